@@ -1,0 +1,53 @@
+package webhook
+
+import (
+	"crypto/sha256"
+	"time"
+)
+
+// Header is one header line that is kept with an event.
+type Header struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+// EventState is the fate of an event as a whole.
+type EventState string
+
+// Event states. A duplicate has no state: it is counted on the event it repeats.
+const (
+	EventAccepted  EventState = "accepted"  // has deliveries
+	EventUnmatched EventState = "unmatched" // no endpoint subscribes
+	EventRejected  EventState = "rejected"  // breaks its type's schema
+)
+
+// Event is one thing that happened, as its publisher sent it. Body holds the
+// exact bytes; nothing in Sealpost re-encodes them.
+type Event struct {
+	Key         EventKey
+	Tenant      string
+	Source      string
+	PublisherID string // the provider's or publisher's id, canonical
+	Type        string
+	Subject     string
+	OrderingKey string
+	ContentType string // as received
+	Headers     []Header
+	Body        []byte
+	BodyHash    [sha256.Size]byte
+	OccurredAt  time.Time // the publisher's time; zero if it gave none
+	ReceivedAt  time.Time // when the first hop of ours took it
+	// Receipt identifies one accepted request or one published message. A repeat
+	// with the receipt of the first is a redelivery by Pub/Sub; with another, it
+	// is the publisher's own repeat and is counted.
+	Receipt string
+	// Rejection, when not empty, says how the event breaks its type's schema: it
+	// is stored as rejected and delivered to nobody.
+	Rejection string
+}
+
+// Seal fills Key and BodyHash from the other fields.
+func (e *Event) Seal() {
+	e.Key = KeyOf(e.Source, e.Tenant, e.PublisherID)
+	e.BodyHash = sha256.Sum256(e.Body)
+}
