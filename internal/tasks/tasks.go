@@ -1,0 +1,336 @@
+// Package tasks owns the use of Cloud Tasks: a queue per endpoint that carries
+// its rate and concurrency limits, pool queues that serve endpoints whose own
+// queue does not answer yet, and the timers of attempts.
+//
+// Cloud Tasks is a timer here, never a source of truth: a task carries the name
+// of an attempt and nothing else, and Spanner decides at the claim what becomes
+// of it. The package refuses to put payloads, URLs or secrets into a task.
+package tasks
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	cloudtasks "cloud.google.com/go/cloudtasks/apiv2"
+	taskspb "cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"google.golang.org/api/iterator"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/sealpost/sealpost/internal/webhook"
+)
+
+// Paths of the dispatcher that tasks post to.
+const (
+	AttemptPath    = "/attempt"
+	QueueReadyPath = "/queue-ready"
+)
+
+// Horizon is how far ahead Cloud Tasks schedules.
+// https://cloud.google.com/tasks/docs/quotas
+const Horizon = 30 * 24 * time.Hour
+
+// dispatchDeadline bounds one run of the dispatcher: the longest attempt (60 s)
+// and the transactions around it.
+const dispatchDeadline = 3 * time.Minute
+
+// announceEvery spaces the control tasks that ask a new queue whether it serves.
+const announceEvery = time.Minute
+
+// Config says where tasks go.
+type Config struct {
+	Project  string
+	Location string
+	// Dispatcher is the base URL that tasks post to.
+	Dispatcher string
+	// Invoker is the service account whose identity the tasks carry. The creator of
+	// tasks needs roles/iam.serviceAccountUser on it.
+	Invoker string
+	// Audience of the token; empty means Dispatcher.
+	Audience string
+	// Pools are the shared queues, by the last part of their names.
+	Pools []string
+	// MinBackoff and MaxBackoff bound the wait after a run of the dispatcher that
+	// failed by our own fault. Zero means 5 s and 300 s.
+	MinBackoff, MaxBackoff time.Duration
+	// Now is the clock; nil means time.Now.
+	Now func() time.Time
+}
+
+// Validate reports every fault of the configuration.
+func (c Config) Validate() error {
+	var errs []error
+	for name, v := range map[string]string{"project": c.Project, "location": c.Location, "dispatcher URL": c.Dispatcher, "invoker service account": c.Invoker} {
+		if v == "" {
+			errs = append(errs, fmt.Errorf("cloud tasks: %s is missing", name))
+		}
+	}
+	if u, err := url.Parse(c.Dispatcher); err != nil || u.Host == "" || (u.Scheme != "https" && u.Scheme != "http") {
+		errs = append(errs, fmt.Errorf("cloud tasks: dispatcher URL %q is not an http or https URL", c.Dispatcher))
+	}
+	if len(c.Pools) == 0 {
+		errs = append(errs, errors.New("cloud tasks: no pool queue is configured"))
+	}
+	return errors.Join(errs...)
+}
+
+// Queue schedules attempts and manages the endpoints' queues. It is safe for
+// concurrent use.
+type Queue struct {
+	client *cloudtasks.Client
+	cfg    Config
+	parent string // projects/P/locations/L
+
+	mu        sync.Mutex
+	announced map[string]time.Time // own queue → when it was last asked whether it serves
+}
+
+// EmulatorVariable names the environment variable that holds the host:port of a
+// Cloud Tasks emulator. Google has none of its own.
+const EmulatorVariable = "CLOUD_TASKS_EMULATOR_HOST"
+
+// New connects to Cloud Tasks, or to the emulator that [EmulatorVariable] names.
+// It returns before the connection stands.
+func New(ctx context.Context, cfg Config, opts ...option.ClientOption) (*Queue, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.MinBackoff == 0 {
+		cfg.MinBackoff = 5 * time.Second
+	}
+	if cfg.MaxBackoff == 0 {
+		cfg.MaxBackoff = 300 * time.Second
+	}
+	if cfg.Audience == "" {
+		cfg.Audience = cfg.Dispatcher
+	}
+	cfg.Dispatcher = strings.TrimRight(cfg.Dispatcher, "/")
+	if host := os.Getenv(EmulatorVariable); host != "" {
+		opts = append([]option.ClientOption{
+			option.WithEndpoint(host),
+			option.WithoutAuthentication(),
+			option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())),
+		}, opts...)
+	}
+	client, err := cloudtasks.NewClient(ctx, opts...)
+	if err != nil {
+		return nil, fmt.Errorf("connect to cloud tasks: %w", err)
+	}
+	return &Queue{
+		client:    client,
+		cfg:       cfg,
+		parent:    fmt.Sprintf("projects/%s/locations/%s", cfg.Project, cfg.Location),
+		announced: map[string]time.Time{},
+	}, nil
+}
+
+// Close ends the connection.
+func (q *Queue) Close() error { return q.client.Close() }
+
+// Pool is the shared queue that serves an endpoint without a queue of its own.
+func (q *Queue) Pool(tenant, endpoint string) string {
+	h := fnv.New32a()
+	h.Write([]byte(tenant + "/" + endpoint))
+	return q.cfg.Pools[h.Sum32()%uint32(len(q.cfg.Pools))]
+}
+
+// Schedule makes sure that a task for t.Key exists, to run not before t.At (at
+// once when t.At is zero or past). It is idempotent in t.Key: the name is
+// derived from it, and a name that Cloud Tasks already knows is success.
+//
+// An endpoint's own queue is used once it has been seen to dispatch; before that,
+// and when it does not exist, the endpoint's pool queue is.
+func (q *Queue) Schedule(ctx context.Context, t webhook.Task) error {
+	body, err := json.Marshal(t.Key)
+	if err != nil {
+		return fmt.Errorf("schedule %s: %w", t.Key, err)
+	}
+	pool := q.Pool(t.Queue.Tenant, t.Queue.Endpoint)
+	queue := pool
+	switch {
+	case t.Queue.Ready && t.Queue.Own != "":
+		queue = t.Queue.Own
+	case t.Queue.Own != "":
+		q.announceDue(ctx, t.Queue)
+	}
+	err = q.create(ctx, queue, t.Key.TaskID(), AttemptPath, body, t.At)
+	if status.Code(err) == codes.NotFound && queue != pool {
+		err = q.create(ctx, pool, t.Key.TaskID(), AttemptPath, body, t.At)
+	}
+	if err != nil {
+		return fmt.Errorf("schedule %s: %w", t.Key, err)
+	}
+	return nil
+}
+
+// create adds a named task; that it exists already is success.
+func (q *Queue) create(ctx context.Context, queue, id, path string, body []byte, at time.Time) error {
+	name := q.queueName(queue)
+	task := &taskspb.Task{
+		Name: name + "/tasks/" + id,
+		MessageType: &taskspb.Task_HttpRequest{HttpRequest: &taskspb.HttpRequest{
+			Url:        q.cfg.Dispatcher + path,
+			HttpMethod: taskspb.HttpMethod_POST,
+			Headers:    map[string]string{"Content-Type": "application/json"},
+			Body:       body,
+			AuthorizationHeader: &taskspb.HttpRequest_OidcToken{OidcToken: &taskspb.OidcToken{
+				ServiceAccountEmail: q.cfg.Invoker,
+				Audience:            q.cfg.Audience,
+			}},
+		}},
+		DispatchDeadline: durationpb.New(dispatchDeadline),
+	}
+	if now := q.cfg.Now(); at.After(now) {
+		task.ScheduleTime = timestamppb.New(earlier(at, now.Add(Horizon-time.Hour)))
+	}
+	_, err := q.client.CreateTask(ctx, &taskspb.CreateTaskRequest{Parent: name, Task: task})
+	if status.Code(err) == codes.AlreadyExists {
+		return nil
+	}
+	return err
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// CreateQueue creates the endpoint's own queue with its limits and asks it, by a
+// control task, to show that it dispatches. Idempotent in ep.Queue.
+//
+// A name that was deleted cannot be used again for days; [NewQueueName] never
+// gives one twice.
+func (q *Queue) CreateQueue(ctx context.Context, ep *webhook.Endpoint) error {
+	_, err := q.client.CreateQueue(ctx, &taskspb.CreateQueueRequest{Parent: q.parent, Queue: q.spec(ep)})
+	if err != nil && status.Code(err) != codes.AlreadyExists {
+		return fmt.Errorf("create queue %s of endpoint %s/%s: %w", ep.Queue, ep.Tenant, ep.ID, err)
+	}
+	if err := q.Announce(ctx, ep.QueueRef()); err != nil && status.Code(errors.Unwrap(err)) != codes.NotFound {
+		return err
+	}
+	return nil
+}
+
+// spec is the endpoint's queue as Cloud Tasks is to have it. A fault of one task
+// backs off alone, without end: giving up is Spanner's decision.
+func (q *Queue) spec(ep *webhook.Endpoint) *taskspb.Queue {
+	return &taskspb.Queue{
+		Name: q.queueName(ep.Queue),
+		RateLimits: &taskspb.RateLimits{
+			MaxDispatchesPerSecond:  ep.RatePerSecond,
+			MaxConcurrentDispatches: int32(ep.MaxConcurrency),
+		},
+		RetryConfig: &taskspb.RetryConfig{
+			MaxAttempts:  -1,
+			MinBackoff:   durationpb.New(q.cfg.MinBackoff),
+			MaxBackoff:   durationpb.New(q.cfg.MaxBackoff),
+			MaxDoublings: 6,
+		},
+	}
+}
+
+// DeleteQueue deletes an endpoint's own queue with the tasks in it. A queue that
+// is not there is success.
+func (q *Queue) DeleteQueue(ctx context.Context, name string) error {
+	err := q.client.DeleteQueue(ctx, &taskspb.DeleteQueueRequest{Name: q.queueName(name)})
+	if err != nil && status.Code(err) != codes.NotFound {
+		return fmt.Errorf("delete queue %s: %w", name, err)
+	}
+	return nil
+}
+
+// Purge drops every task of a queue. What is dropped is found again by the sweep.
+func (q *Queue) Purge(ctx context.Context, name string) error {
+	if _, err := q.client.PurgeQueue(ctx, &taskspb.PurgeQueueRequest{Name: q.queueName(name)}); err != nil {
+		return fmt.Errorf("purge queue %s: %w", name, err)
+	}
+	return nil
+}
+
+// Depth counts the tasks of a queue, up to limit. For people and tests.
+func (q *Queue) Depth(ctx context.Context, name string, limit int) (int, error) {
+	it := q.client.ListTasks(ctx, &taskspb.ListTasksRequest{Parent: q.queueName(name), PageSize: int32(min(limit, 1000))})
+	for n := 0; ; n++ {
+		if n == limit {
+			return n, nil
+		}
+		if _, err := it.Next(); errors.Is(err, iterator.Done) {
+			return n, nil
+		} else if err != nil {
+			return 0, fmt.Errorf("list tasks of queue %s: %w", name, err)
+		}
+	}
+}
+
+// Ready is the body of the control task that a queue dispatches to show that it
+// serves.
+type Ready struct {
+	Tenant   string `json:"tenant"`
+	Endpoint string `json:"endpoint"`
+	Queue    string `json:"queue"`
+}
+
+// Announce puts a control task into the endpoint's own queue. When it arrives at
+// [QueueReadyPath], the queue has been seen to accept and to dispatch.
+func (q *Queue) Announce(ctx context.Context, ref webhook.QueueRef) error {
+	now := q.cfg.Now()
+	q.mu.Lock()
+	q.announced[ref.Own] = now
+	q.mu.Unlock()
+	body, err := json.Marshal(Ready{Tenant: ref.Tenant, Endpoint: ref.Endpoint, Queue: ref.Own})
+	if err != nil {
+		return err
+	}
+	id := fmt.Sprintf("ready-%d", now.Unix()/int64(announceEvery/time.Second))
+	if err := q.create(ctx, ref.Own, id, QueueReadyPath, body, time.Time{}); err != nil {
+		return fmt.Errorf("ask queue %s whether it serves: %w", ref.Own, err)
+	}
+	return nil
+}
+
+// announceDue asks again, at most once a minute and process, on behalf of an
+// endpoint whose first announcement was lost or came before the queue served.
+// That it fails costs nothing: the pool queue goes on serving.
+func (q *Queue) announceDue(ctx context.Context, ref webhook.QueueRef) {
+	now := q.cfg.Now()
+	q.mu.Lock()
+	due := now.Sub(q.announced[ref.Own]) >= announceEvery
+	if due {
+		q.announced[ref.Own] = now
+		for name, at := range q.announced { // keep the map as small as the last minute
+			if now.Sub(at) > 2*announceEvery {
+				delete(q.announced, name)
+			}
+		}
+	}
+	q.mu.Unlock()
+	if due {
+		_ = q.Announce(ctx, ref)
+	}
+}
+
+func (q *Queue) queueName(name string) string { return q.parent + "/queues/" + name }
+
+// NewQueueName is a queue name that was never used before: u is fresh for each
+// endpoint that is created, also when its id was used before.
+func NewQueueName(u [16]byte) string {
+	return "ep-" + strings.TrimPrefix(webhook.EndpointID(u), "ep_")
+}
