@@ -1,0 +1,195 @@
+package deliver
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/sealpost/sealpost/internal/safedial"
+	"github.com/sealpost/sealpost/internal/signing"
+	"github.com/sealpost/sealpost/internal/store"
+	"github.com/sealpost/sealpost/internal/webhook"
+)
+
+// ExcerptLimit is how much of an answer's body is read and kept. The rest is not
+// read: the connection is closed.
+const ExcerptLimit = 16 << 10
+
+// errNoEgress means that this instance has not reached the outside yet. It is our
+// fault, and the customer's attempts are not spent on it.
+var errNoEgress = errors.New("no way out of this instance yet")
+
+// send makes the request and says what the endpoint did. An error is ours.
+func (d *Dispatcher) send(ctx context.Context, c *store.Claim) (webhook.Attempt, error) {
+	keys, ids, err := d.keys(c)
+	if err != nil {
+		return webhook.Attempt{}, err
+	}
+	a := webhook.Attempt{
+		Key:       c.Delivery.Key(),
+		Trigger:   c.Delivery.Trigger,
+		StartedAt: d.o.Now(),
+		URL:       safedial.MaskURL(c.Endpoint.URL),
+		KeyIDs:    ids,
+	}
+	timeout := c.Endpoint.Timeout
+	if timeout <= 0 {
+		timeout = webhook.DefaultTimeout
+	}
+	// One deadline over connect, TLS, request, headers and body.
+	sendCtx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	sendCtx, trace := safedial.WithTrace(sendCtx)
+
+	req, err := request(sendCtx, c, a.StartedAt, d.o.Version, keys)
+	if err == nil {
+		err = d.exchange(req, &a)
+	}
+	a.Duration = d.o.Now().Sub(a.StartedAt)
+	wrote, addr := trace.Wrote(), trace.Addr()
+	a.WroteRequest = wrote
+	if addr.IsValid() {
+		a.RemoteAddr = addr.String()
+	}
+	if err != nil {
+		a.Outcome.Class = classify(err, a.Outcome.Status, wrote)
+		a.Error = safedial.Describe(err)
+	}
+	if err := d.egress.judge(a.Outcome.Class, addr.IsValid()); err != nil {
+		return a, err
+	}
+	return a, nil
+}
+
+// exchange sends the request and reads the answer's status, headers and the start
+// of its body. An error with a status set means that the body could not be read.
+func (d *Dispatcher) exchange(req *http.Request, a *webhook.Attempt) error {
+	res, err := d.client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	a.Outcome.Status = res.StatusCode
+	a.Outcome.Class = webhook.ClassStatus
+	if res.StatusCode >= 200 && res.StatusCode <= 299 {
+		a.Outcome.Class = webhook.ClassOK
+	}
+	a.Outcome.RetryAfter = webhook.ParseRetryAfter(res.Header.Values("Retry-After"), d.o.Now())
+	a.Excerpt, a.Truncated, err = safedial.ReadExcerpt(res.Body, ExcerptLimit)
+	switch {
+	case a.Outcome.Class == webhook.ClassStatus:
+		a.Error = "answered " + res.Status
+		return nil // the status says it all, whatever became of the body
+	case err != nil:
+		return fmt.Errorf("read the answer's body: %w", err)
+	}
+	return nil
+}
+
+// request builds the signed request. An error is the endpoint's: its URL is none.
+func request(ctx context.Context, c *store.Claim, at time.Time, version string, keys []signing.Secret) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.Endpoint.URL, bytes.NewReader(c.Event.Body))
+	if err != nil {
+		return nil, &safedial.BlockedError{Reason: safedial.ReasonBadURL}
+	}
+	contentType := c.Event.ContentType
+	if contentType == "" {
+		contentType = "application/json"
+	}
+	req.Header.Set("Content-Type", contentType)
+	req.Header.Set("User-Agent", "Sealpost/"+version)
+	req.Header.Set("X-Sealpost-Attempt", strconv.FormatInt(c.Delivery.Attempt, 10))
+	req.Header.Set("X-Sealpost-Event-Type", c.Event.Type)
+	if err := signing.SetHeaders(req.Header, c.Event.Key.ID(), at, c.Event.Body, keys...); err != nil {
+		return nil, err
+	}
+	return req, nil
+}
+
+// keys opens the endpoint's valid signing keys, newest first. That none opens is
+// our fault, never the endpoint's.
+func (d *Dispatcher) keys(c *store.Claim) ([]signing.Secret, []string, error) {
+	var keys []signing.Secret
+	var ids []string
+	for _, k := range c.Keys {
+		plain, err := d.o.Sealer.Open(k.Sealed, k.SealedBy, k.Tenant, k.Endpoint)
+		if err != nil {
+			return nil, nil, err
+		}
+		s, err := signing.ParseSecret(string(plain))
+		if err != nil {
+			return nil, nil, fmt.Errorf("key %s: %w", k.ID, err)
+		}
+		keys, ids = append(keys, s), append(ids, k.ID)
+	}
+	if len(keys) == 0 {
+		return nil, nil, errors.New("the endpoint has no valid signing key")
+	}
+	return keys, ids, nil
+}
+
+// classify names how a failed exchange ended. A timeout or reset after the
+// request was fully written, with no answer seen, is ambiguous: the endpoint may
+// have acted.
+func classify(err error, status int, wrote bool) webhook.Class {
+	kind := safedial.Classify(err)
+	if status != 0 {
+		return webhook.ClassBody
+	}
+	if wrote && (kind == safedial.KindTimeout || kind == safedial.KindReset) {
+		return webhook.ClassAmbiguous
+	}
+	switch kind {
+	case safedial.KindBlocked:
+		return webhook.ClassBlocked
+	case safedial.KindDNS:
+		return webhook.ClassDNS
+	case safedial.KindConnect:
+		return webhook.ClassConnect
+	case safedial.KindTLS:
+		return webhook.ClassTLS
+	case safedial.KindTimeout:
+		return webhook.ClassTimeout
+	case safedial.KindBody:
+		return webhook.ClassBody
+	}
+	return webhook.ClassReset
+}
+
+// egress remembers whether this instance has ever reached the outside.
+type egress struct{ open atomic.Bool }
+
+// judge turns a failure to connect into a fault of ours as long as nothing has
+// ever been reached.
+func (e *egress) judge(c webhook.Class, connected bool) error {
+	if connected {
+		e.open.Store(true)
+		return nil
+	}
+	switch c {
+	case webhook.ClassDNS, webhook.ClassConnect, webhook.ClassTimeout:
+		if !e.open.Load() {
+			return errNoEgress
+		}
+	}
+	return nil
+}
+
+// Ready reports whether the way out is open, and tries to open it where it is
+// not: the startup probe calls it.
+func (d *Dispatcher) Ready(ctx context.Context) error {
+	if d.egress.open.Load() {
+		return nil
+	}
+	conn, err := d.client.DialContext(ctx, "tcp", d.o.ProbeAddress)
+	if err != nil {
+		return fmt.Errorf("%w: %s", errNoEgress, safedial.Describe(err))
+	}
+	d.egress.open.Store(true)
+	return conn.Close()
+}
