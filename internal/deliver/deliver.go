@@ -40,13 +40,13 @@ type Options struct {
 	Sealer *secrets.Sealer
 	// Policy says which URLs and addresses may be dialled.
 	Policy safedial.Policy
-	// ProbeAddress is a host:port outside the network that an instance must have
-	// reached before its dial failures count as the endpoint's. On a fresh instance
-	// the way out may take a minute to open. Empty means that the way out is open.
-	ProbeAddress string
-	Version      string // for the User-Agent
-	Log          *slog.Logger
-	Now          func() time.Time // nil = time.Now
+	// ProbeURL is outside the network; an instance must have reached it, or any
+	// endpoint, before its failures to connect count as the endpoint's. On a fresh
+	// instance the way out may take a minute to open. Empty means that it is open.
+	ProbeURL string
+	Version  string // for the User-Agent
+	Log      *slog.Logger
+	Now      func() time.Time // nil = time.Now
 	// Step, when not nil, is called between the steps; an error stops the attempt
 	// there as a crash would. Nil in production.
 	Step func(ctx context.Context, step string) error
@@ -57,7 +57,6 @@ type Dispatcher struct {
 	o       Options
 	client  *safedial.Client
 	records *store.Batcher[store.AttemptRecord, store.Recorded]
-	egress  egress
 }
 
 // New makes a Dispatcher.
@@ -68,8 +67,7 @@ func New(o Options) *Dispatcher {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	d := &Dispatcher{o: o, client: safedial.NewClient(o.Policy, safedial.ClientOptions{})}
-	d.egress.open.Store(o.ProbeAddress == "")
+	d := &Dispatcher{o: o, client: safedial.NewClient(o.Policy, safedial.ClientOptions{Timeout: webhook.MaxTimeout + time.Second})}
 	d.records = store.NewBatcher(store.BatcherOptions[store.AttemptRecord]{
 		MaxItems: 200,
 		MaxBytes: 16 << 20,

@@ -75,7 +75,7 @@ func (d *Dispatcher) answer(w http.ResponseWriter, r *http.Request, err error) {
 
 // outage reports whether every other task would fail as well.
 func outage(err error) bool {
-	if errors.Is(err, errNoEgress) {
+	if errors.Is(err, errNoWay) {
 		return true
 	}
 	switch status.Code(err) {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/sealpost/sealpost/internal/safedial"
@@ -20,9 +19,10 @@ import (
 // read: the connection is closed.
 const ExcerptLimit = 16 << 10
 
-// errNoEgress means that this instance has not reached the outside yet. It is our
-// fault, and the customer's attempts are not spent on it.
-var errNoEgress = errors.New("no way out of this instance yet")
+// errNoWay means that this instance could not reach the outside: its network is
+// not up yet, or its connections are all in use. It is our fault, and the
+// customer's attempts are not spent on it.
+var errNoWay = errors.New("no way out of this instance now")
 
 // send makes the request and says what the endpoint did. An error is ours.
 func (d *Dispatcher) send(ctx context.Context, c *store.Claim) (webhook.Attempt, error) {
@@ -51,17 +51,17 @@ func (d *Dispatcher) send(ctx context.Context, c *store.Claim) (webhook.Attempt,
 		err = d.exchange(req, &a)
 	}
 	a.Duration = d.o.Now().Sub(a.StartedAt)
-	wrote, addr := trace.Wrote(), trace.Addr()
-	a.WroteRequest = wrote
-	if addr.IsValid() {
-		a.RemoteAddr = addr.String()
+	seen := trace.Snapshot()
+	a.WroteRequest = seen.WroteRequest
+	if seen.RemoteAddr.IsValid() {
+		a.RemoteAddr = seen.RemoteAddr.String()
 	}
 	if err != nil {
-		a.Outcome.Class = classify(err, a.Outcome.Status, wrote)
-		a.Error = safedial.Describe(err)
-	}
-	if err := d.egress.judge(a.Outcome.Class, addr.IsValid()); err != nil {
-		return a, err
+		class, ours := classify(err, a.Outcome.Status, seen.WroteRequest)
+		if ours || (unreachable(class) && !d.egressOpen()) {
+			return a, fmt.Errorf("%w: %w", errNoWay, err)
+		}
+		a.Outcome.Class, a.Error = class, err.Error()
 	}
 	return a, nil
 }
@@ -95,7 +95,7 @@ func (d *Dispatcher) exchange(req *http.Request, a *webhook.Attempt) error {
 func request(ctx context.Context, c *store.Claim, at time.Time, version string, keys []signing.Secret) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.Endpoint.URL, bytes.NewReader(c.Event.Body))
 	if err != nil {
-		return nil, &safedial.BlockedError{Reason: safedial.ReasonBadURL}
+		return nil, &safedial.BlockedError{Reason: safedial.InvalidURL}
 	}
 	contentType := c.Event.ContentType
 	if contentType == "" {
@@ -133,63 +133,59 @@ func (d *Dispatcher) keys(c *store.Claim) ([]signing.Secret, []string, error) {
 	return keys, ids, nil
 }
 
-// classify names how a failed exchange ended. A timeout or reset after the
-// request was fully written, with no answer seen, is ambiguous: the endpoint may
-// have acted.
-func classify(err error, status int, wrote bool) webhook.Class {
+// classify names how a failed exchange ended, or says that the fault is ours. A
+// timeout or reset after the request was fully written, with no answer seen, is
+// ambiguous: the endpoint may have acted.
+func classify(err error, status int, wrote bool) (class webhook.Class, ours bool) {
 	kind := safedial.Classify(err)
-	if status != 0 {
-		return webhook.ClassBody
-	}
-	if wrote && (kind == safedial.KindTimeout || kind == safedial.KindReset) {
-		return webhook.ClassAmbiguous
+	switch {
+	case kind == safedial.KindBusy || kind == safedial.KindCanceled:
+		return "", true
+	case status != 0:
+		return webhook.ClassBody, false
+	case wrote && (kind == safedial.KindTimeout || kind == safedial.KindReset):
+		return webhook.ClassAmbiguous, false
 	}
 	switch kind {
 	case safedial.KindBlocked:
-		return webhook.ClassBlocked
+		return webhook.ClassBlocked, false
 	case safedial.KindDNS:
-		return webhook.ClassDNS
+		return webhook.ClassDNS, false
 	case safedial.KindConnect:
-		return webhook.ClassConnect
+		return webhook.ClassConnect, false
 	case safedial.KindTLS:
-		return webhook.ClassTLS
+		return webhook.ClassTLS, false
 	case safedial.KindTimeout:
-		return webhook.ClassTimeout
-	case safedial.KindBody:
-		return webhook.ClassBody
+		return webhook.ClassTimeout, false
+	case safedial.KindBody, safedial.KindProtocol:
+		return webhook.ClassBody, false
 	}
-	return webhook.ClassReset
+	return webhook.ClassReset, false
 }
 
-// egress remembers whether this instance has ever reached the outside.
-type egress struct{ open atomic.Bool }
-
-// judge turns a failure to connect into a fault of ours as long as nothing has
-// ever been reached.
-func (e *egress) judge(c webhook.Class, connected bool) error {
-	if connected {
-		e.open.Store(true)
-		return nil
-	}
-	switch c {
-	case webhook.ClassDNS, webhook.ClassConnect, webhook.ClassTimeout:
-		if !e.open.Load() {
-			return errNoEgress
-		}
-	}
-	return nil
+// unreachable reports whether the class could as well mean that this instance's
+// own network is not up.
+func unreachable(c webhook.Class) bool {
+	return c == webhook.ClassDNS || c == webhook.ClassConnect || c == webhook.ClassTimeout
 }
+
+// egressOpen reports whether this instance has ever reached the outside, or need
+// not have.
+func (d *Dispatcher) egressOpen() bool { return d.o.ProbeURL == "" || d.client.Reached() }
 
 // Ready reports whether the way out is open, and tries to open it where it is
 // not: the startup probe calls it.
 func (d *Dispatcher) Ready(ctx context.Context) error {
-	if d.egress.open.Load() {
+	if d.egressOpen() {
 		return nil
 	}
-	conn, err := d.client.DialContext(ctx, "tcp", d.o.ProbeAddress)
+	req, err := http.NewRequestWithContext(ctx, http.MethodHead, d.o.ProbeURL, nil)
 	if err != nil {
-		return fmt.Errorf("%w: %s", errNoEgress, safedial.Describe(err))
+		return fmt.Errorf("egress probe: %w", err)
 	}
-	d.egress.open.Store(true)
-	return conn.Close()
+	res, err := d.client.Do(req)
+	if err != nil {
+		return fmt.Errorf("egress probe: %w", err)
+	}
+	return res.Body.Close()
 }

@@ -43,6 +43,13 @@ const (
 // https://cloud.google.com/tasks/docs/quotas
 const Horizon = 30 * 24 * time.Hour
 
+// What Cloud Tasks allows a queue.
+// https://cloud.google.com/tasks/docs/reference/rpc/google.cloud.tasks.v2#ratelimits
+const (
+	MaxRate        = 500
+	MaxConcurrency = 5000
+)
+
 // dispatchDeadline bounds one run of the dispatcher: the longest attempt (60 s)
 // and the transactions around it.
 const dispatchDeadline = 3 * time.Minute

@@ -12,8 +12,12 @@ const (
 	EndpointDeleted  EndpointState = "deleted"  // deliveries are cancelled
 )
 
-// DefaultTimeout bounds one attempt: connect, TLS, request, headers and body.
-const DefaultTimeout = 15 * time.Second
+// The timeout bounds one attempt: connect, TLS, request, headers and body.
+const (
+	DefaultTimeout = 15 * time.Second
+	MinTimeout     = time.Second
+	MaxTimeout     = 60 * time.Second
+)
 
 // Default limits of an endpoint's queue.
 const (

@@ -1,0 +1,62 @@
+package deliver
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/sealpost/sealpost/internal/safedial"
+)
+
+// PolicyFromEnv is the egress policy that the environment asks for:
+//
+//	EGRESS_POLICY          strict (default), or dev: also http, every port and loopback;
+//	                       dev is refused unless an emulator's variable is set
+//	EGRESS_PORTS           permitted ports, comma-separated (default 443,8443)
+//	EGRESS_ALLOW_HOSTS     names exempt from the rules for local and Google-hosted names
+//	EGRESS_ALLOW_PREFIXES  networks permitted although they are not public
+//
+// Every fault is reported, with the name of its variable.
+func PolicyFromEnv(getenv func(string) string) (safedial.Policy, error) {
+	var p safedial.Policy
+	switch v := getenv("EGRESS_POLICY"); v {
+	case "", "strict":
+	case "dev":
+		if getenv("SPANNER_EMULATOR_HOST") == "" && getenv("CLOUD_TASKS_EMULATOR_HOST") == "" {
+			return p, fmt.Errorf("EGRESS_POLICY=dev is for emulators only, and no emulator's variable is set")
+		}
+		p = safedial.Dev()
+	default:
+		return p, fmt.Errorf("EGRESS_POLICY is %q, want strict or dev", v)
+	}
+	for _, s := range list(getenv("EGRESS_PORTS")) {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < 1 || n > 65535 {
+			return p, fmt.Errorf("EGRESS_PORTS: %q is not a port", s)
+		}
+		p.Ports = append(p.Ports, n)
+	}
+	p.AllowHosts = append(p.AllowHosts, list(getenv("EGRESS_ALLOW_HOSTS"))...)
+	for _, s := range list(getenv("EGRESS_ALLOW_PREFIXES")) {
+		prefix, err := netip.ParsePrefix(s)
+		if err != nil {
+			return p, fmt.Errorf("EGRESS_ALLOW_PREFIXES: %w", err)
+		}
+		p.AllowPrefixes = append(p.AllowPrefixes, prefix)
+	}
+	if err := p.Validate(); err != nil {
+		return p, fmt.Errorf("egress policy: %w", err)
+	}
+	return p, nil
+}
+
+func list(s string) []string {
+	var out []string
+	for part := range strings.SplitSeq(s, ",") {
+		if part = strings.TrimSpace(part); part != "" {
+			out = append(out, part)
+		}
+	}
+	return out
+}
