@@ -1,0 +1,114 @@
+package provider
+
+import (
+	"crypto/ed25519"
+	"crypto/hmac"
+	"crypto/sha1"
+	"crypto/sha256"
+	"crypto/sha512"
+	"crypto/subtle"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+)
+
+// algorithm compares all candidate signatures with one key, in time that depends
+// on their number and on the content's length only.
+type algorithm struct {
+	name  string
+	match func(key []byte, c content, sigs [][]byte) bool
+}
+
+// candidate is one decoded signature of a request and the algorithm it is for.
+type candidate struct {
+	alg *algorithm
+	sig []byte
+}
+
+// content is what was signed, in up to three pieces so that a large body is
+// never copied for an HMAC.
+type content struct{ head, body, tail []byte }
+
+func (c content) bytes() []byte {
+	b := make([]byte, 0, len(c.head)+len(c.body)+len(c.tail))
+	return append(append(append(b, c.head...), c.body...), c.tail...)
+}
+
+// sum names the content: the fallback identity of events without an id.
+func (c content) sum() string {
+	h := sha256.New()
+	h.Write(c.head)
+	h.Write(c.body)
+	h.Write(c.tail)
+	return "sha256:" + hex.EncodeToString(h.Sum(nil))
+}
+
+var (
+	hmacSHA1      = newHMAC("HMAC-SHA1", sha1.New)
+	hmacSHA256    = newHMAC("HMAC-SHA256", sha256.New)
+	hmacSHA384    = newHMAC("HMAC-SHA384", sha512.New384)
+	hmacSHA512    = newHMAC("HMAC-SHA512", sha512.New)
+	ed25519Verify = &algorithm{name: "ed25519", match: matchEd25519}
+)
+
+func newHMAC(name string, newHash func() hash.Hash) *algorithm {
+	return &algorithm{name: name, match: func(key []byte, c content, sigs [][]byte) bool {
+		h := hmac.New(newHash, key)
+		h.Write(c.head)
+		h.Write(c.body)
+		h.Write(c.tail)
+		var buf [sha512.Size]byte
+		mac := h.Sum(buf[:0])
+		matched := 0
+		for _, sig := range sigs {
+			matched |= subtle.ConstantTimeCompare(mac, sig)
+		}
+		return matched == 1
+	}}
+}
+
+// matchEd25519 relies on crypto/ed25519 for canonical S (RFC 8032, section
+// 5.1.7) and on checkEd25519Key for the key.
+func matchEd25519(key []byte, c content, sigs [][]byte) bool {
+	message := c.bytes()
+	matched := false
+	for _, sig := range sigs {
+		matched = len(sig) == ed25519.SignatureSize && ed25519.Verify(key, message, sig) || matched
+	}
+	return matched
+}
+
+// smallOrder are the y coordinates of the eight points of order 1, 2, 4 and 8,
+// little-endian, without the sign of x.
+var smallOrder = []string{
+	"0000000000000000000000000000000000000000000000000000000000000000",
+	"0100000000000000000000000000000000000000000000000000000000000000",
+	"ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+	"26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+	"c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+}
+
+// checkEd25519Key refuses what is no usable public key: a wrong length, a y
+// coordinate that is not reduced modulo 2^255-19, and points of small order.
+func checkEd25519Key(b []byte) error {
+	if len(b) != ed25519.PublicKeySize {
+		return fmt.Errorf("public key has %d bytes, want %d", len(b), ed25519.PublicKeySize)
+	}
+	y := append([]byte(nil), b...)
+	y[31] &= 0x7f
+	reduced := y[0] < 0xed || y[31] != 0x7f
+	for _, c := range y[1:31] {
+		reduced = reduced || c != 0xff
+	}
+	if !reduced {
+		return errors.New("public key is not in canonical form")
+	}
+	text := hex.EncodeToString(y)
+	for _, s := range smallOrder {
+		if text == s {
+			return errors.New("public key has small order")
+		}
+	}
+	return nil
+}

@@ -1,0 +1,239 @@
+package provider
+
+import (
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/sealpost/sealpost/internal/webhook"
+)
+
+// place is where something about an event is found: a header, a value of a JSON
+// body, or a part of the signature.
+type place struct {
+	header     string
+	body       path
+	signedID   bool
+	signedTime bool
+}
+
+func inHeader(name string) place { return place{header: name} }
+
+// inBody names a value of a JSON body by its object keys.
+func inBody(keys ...string) place { return place{body: keys} }
+
+func (p place) String() string {
+	switch {
+	case p.header != "":
+		return "header " + p.header
+	case p.signedID:
+		return "signed id"
+	case p.signedTime:
+		return "signed timestamp"
+	}
+	return "body " + strings.Join(p.body, ".")
+}
+
+// Kept headers: one value and all of them together, in bytes. Longer ones are
+// dropped, since they are no headers that a provider sends.
+const (
+	maxKeptHeader  = 4 << 10
+	maxKeptHeaders = 16 << 10
+)
+
+// identity reads who the event is from an authentic request.
+func (s *Scheme) identity(m *message, c content) (Identity, *Refusal) {
+	var paths []path
+	for _, places := range [][]place{s.id, s.typ, s.at} {
+		for _, p := range places {
+			if p.body != nil {
+				paths = append(paths, p.body)
+			}
+		}
+	}
+	var values picked
+	if len(paths) > 0 {
+		values = pick(m.req.Body, paths...)
+	}
+	raw := values[:]
+	next := func(p place) []byte {
+		if p.body == nil {
+			return nil
+		}
+		v := raw[0]
+		raw = raw[1:]
+		return v
+	}
+	var id Identity
+	for _, p := range s.id {
+		text, err := m.read(p, scalar(next(p)))
+		if err != nil {
+			return id, err
+		}
+		id.ID = first(id.ID, text)
+	}
+	for _, p := range s.typ {
+		text, err := m.read(p, str(next(p)))
+		if err != nil {
+			return id, err
+		}
+		id.Type = first(id.Type, text)
+	}
+	for _, p := range s.at {
+		text, err := m.read(p, scalar(next(p)))
+		if err != nil {
+			return id, err
+		}
+		if id.OccurredAt.IsZero() {
+			id.OccurredAt = m.time(p, text)
+		}
+	}
+	if s.identify != nil {
+		s.identify(m, &id)
+	}
+	if id.ID == "" {
+		id.ID = c.sum()
+	}
+	id.ID = webhook.CanonicalID(id.ID)
+	id.Type = cleanType(first(id.Type, s.name+".unknown"))
+	id.Headers = m.keep(s.kept)
+	return id, nil
+}
+
+func first(a, b string) string {
+	if a != "" {
+		return a
+	}
+	return b
+}
+
+// read gives a place's text: that of the body is passed in.
+func (m *message) read(p place, body string) (string, *Refusal) {
+	switch {
+	case p.signedID:
+		return m.id, nil
+	case p.header != "":
+		return m.header(p.header)
+	}
+	return body, nil
+}
+
+// time reads a provider's time: Unix seconds or RFC 3339. Anything else is none;
+// an event is not refused for it.
+func (m *message) time(p place, text string) time.Time {
+	if p.signedTime {
+		return m.at
+	}
+	if n, ok := canonicalInt(text); ok && n > 0 && n < 1<<38 {
+		return time.Unix(n, 0).UTC()
+	}
+	t, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return time.Time{}
+	}
+	return t.UTC()
+}
+
+// keep copies the wanted headers, in the order of their names.
+func (m *message) keep(names []string) []webhook.Header {
+	var kept []webhook.Header
+	total := 0
+	for name, values := range m.req.Header {
+		if !slices.ContainsFunc(names, func(want string) bool {
+			prefix, wild := strings.CutSuffix(want, "*")
+			return name == want || (wild && strings.HasPrefix(name, prefix))
+		}) {
+			continue
+		}
+		for _, v := range values {
+			if len(v) <= maxKeptHeader {
+				kept = append(kept, webhook.Header{Name: name, Value: v})
+			}
+		}
+	}
+	slices.SortStableFunc(kept, func(a, b webhook.Header) int { return strings.Compare(a.Name, b.Name) })
+	for i, h := range kept {
+		if total += len(h.Name) + len(h.Value); total > maxKeptHeaders {
+			return kept[:i]
+		}
+	}
+	return kept
+}
+
+// cleanType makes a text a valid event type.
+func cleanType(s string) string {
+	if webhook.ValidType(s) == nil {
+		return s
+	}
+	s = strings.Map(func(r rune) rune {
+		if r == '*' || r == utf8.RuneError || unicode.IsSpace(r) || !unicode.IsPrint(r) {
+			return '_'
+		}
+		return r
+	}, s)
+	if len(s) <= webhook.MaxTypeBytes {
+		return s
+	}
+	cut := webhook.MaxTypeBytes
+	for !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return s[:cut]
+}
+
+// slackType names Slack's requests. Events are called by the inner event's type;
+// interactions by the type in their payload; slash commands "slash_command".
+// https://docs.slack.dev/apis/events-api/ and
+// https://docs.slack.dev/interactivity/handling-user-interaction
+func slackType(m *message, id *Identity) {
+	values := pick(m.req.Body, path{"type"}, path{"event", "type"})
+	switch kind := str(values[0]); {
+	case kind == "event_callback":
+		id.Type = first(str(values[1]), kind)
+	case kind != "":
+		id.Type = kind
+	default:
+		if payload := formValue(m.req.Body, "payload"); payload != "" {
+			id.Type = str(pick([]byte(payload), path{"type"})[0])
+		} else if formValue(m.req.Body, "command") != "" {
+			id.Type = "slash_command"
+		}
+	}
+}
+
+// slackChallenge answers url_verification with the challenge as plain text.
+// https://docs.slack.dev/reference/events/url_verification
+func slackChallenge(m *message) (*Response, *Refusal) {
+	values := pick(m.req.Body, path{"type"}, path{"challenge"})
+	if str(values[0]) != "url_verification" {
+		return nil, nil
+	}
+	challenge := str(values[1])
+	if challenge == "" || len(challenge) > 4<<10 {
+		return nil, refuse(BadBody, "url_verification without a usable challenge")
+	}
+	return &Response{Status: 200, ContentType: "text/plain; charset=utf-8", Body: []byte(challenge)}, nil
+}
+
+// formValue reads one field of a form body without parsing the others. A field
+// that occurs twice counts as absent.
+func formValue(body []byte, name string) string {
+	found, value := 0, ""
+	for pair := range strings.SplitSeq(string(body), "&") {
+		if text, ok := strings.CutPrefix(pair, name); ok && strings.HasPrefix(text, "=") {
+			found++
+			value = text[1:]
+		}
+	}
+	if found != 1 {
+		return ""
+	}
+	text, err := url.QueryUnescape(value)
+	if err != nil {
+		return ""
+	}
+	return text
+}
