@@ -235,9 +235,10 @@ func (l *leases) take(ctx context.Context, database string, reap bool) (string, 
 		sessions = sessions[1:]
 	}
 	if n := len(sessions); n > 0 {
+		name := sessions[n-1].name
 		l.idle[database] = sessions[:n-1]
 		l.mu.Unlock()
-		return sessions[n-1].name, nil
+		return name, nil
 	}
 	delete(l.idle, database)
 	l.mu.Unlock()
