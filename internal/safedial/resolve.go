@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 )
 
 // Resolve judges raw as the dialler would at this moment: [Policy.CheckURL],
@@ -74,9 +75,18 @@ func withHost(err error, host string) error {
 }
 
 // absolute asks for the name with a trailing dot, which keeps the resolver from
-// trying the search domains of the machine.
+// trying the search domains of the machine. A name without any dot, which only
+// the operator can have permitted, is asked for as it is: with a dot it would
+// miss the hosts file. localhost and the names below it are loopback by
+// definition (RFC 6761 section 6.3); nobody is asked for them.
 type absolute struct{ *net.Resolver }
 
 func (r absolute) LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error) {
-	return r.Resolver.LookupNetIP(ctx, network, host+".")
+	if underAny(host, []string{"localhost"}) {
+		return []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}, nil
+	}
+	if strings.Contains(host, ".") {
+		host += "."
+	}
+	return r.Resolver.LookupNetIP(ctx, network, host)
 }

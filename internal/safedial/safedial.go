@@ -55,7 +55,9 @@ type Policy struct {
 	AllowUserinfo bool
 
 	// Resolver looks names up. Nil means Go's own resolver, asked for the
-	// absolute name, so that no search domain is ever appended.
+	// absolute name, so that no search domain is appended; only a name without
+	// any dot, which AllowHosts must list, is looked up as the machine would.
+	// localhost and the names below it are loopback without asking.
 	Resolver Resolver
 }
 
