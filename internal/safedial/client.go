@@ -202,7 +202,7 @@ func failure(ctx context.Context, err error, host string, s Snapshot) error {
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled):
 		e.Kind = KindCanceled
-	case dialing && at.kind == KindDNS && ctx.Err() == nil:
+	case dialing && at.kind == KindDNS && !expired(ctx):
 		e.Kind = KindDNS
 	case isTimeout(err) && e.Phase == PhaseQueue:
 		e.Kind = KindBusy
@@ -218,6 +218,13 @@ func failure(ctx context.Context, err error, host string, s Snapshot) error {
 		e.Kind = KindProtocol
 	}
 	return e
+}
+
+// expired is ctx.Err() != nil without its race: the dial has a timer of its own
+// for the same deadline, which may fire first.
+func expired(ctx context.Context) bool {
+	deadline, ok := ctx.Deadline()
+	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
 }
 
 // body ends the exchange's deadline with its last byte, and keeps its errors
