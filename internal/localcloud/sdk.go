@@ -209,3 +209,19 @@ func versionNumbers(v string) ([]int, bool) {
 	}
 	return numbers, true
 }
+
+// CheckInstalled reports what StartSpanner and StartPubSub would miss on this
+// machine, both at once; nil where both could start (or their variables are set).
+func CheckInstalled(getenv func(string) string) error {
+	f := newFinder(getenv)
+	var errs []error
+	if getenv(SpannerVariable) == "" {
+		_, err := f.spanner()
+		errs = append(errs, err)
+	}
+	if getenv(PubSubVariable) == "" {
+		_, err := f.pubsub()
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
