@@ -13,9 +13,9 @@ import (
 // PrivateKey signs v1a entries with ed25519 (RFC 8032). Its text form is whsk_
 // and standard base64 of the 64 bytes of seed and public key. The zero
 // PrivateKey signs nothing.
-type PrivateKey struct{ p *edMaterial }
-
-type edMaterial struct{ key ed25519.PrivateKey }
+type PrivateKey struct {
+	key func() ed25519.PrivateKey // see Secret
+}
 
 // PublicKey verifies v1a entries. Its text form, which is no secret, is whpk_
 // and standard base64 of 32 bytes.
@@ -28,7 +28,7 @@ func GeneratePrivateKey(random io.Reader) (PrivateKey, error) {
 	if err != nil {
 		return PrivateKey{}, fmt.Errorf("generate a private key: %w", err)
 	}
-	return PrivateKey{&edMaterial{ed25519.NewKeyFromSeed(seed)}}, nil
+	return PrivateKey{hidden(ed25519.NewKeyFromSeed(seed))}, nil
 }
 
 // ParsePrivateKey reads the text form: 64 bytes, or the 32 of the seed alone. A
@@ -47,7 +47,7 @@ func ParsePrivateKey(text string) (PrivateKey, error) {
 	if len(b) == ed25519.PrivateKeySize && subtle.ConstantTimeCompare(key, b) != 1 {
 		return PrivateKey{}, fmt.Errorf("private key: its public half does not belong to it")
 	}
-	return PrivateKey{&edMaterial{key}}, nil
+	return PrivateKey{hidden(key)}, nil
 }
 
 // Public returns the key to give to receivers; the zero PublicKey of the zero
@@ -55,7 +55,7 @@ func ParsePrivateKey(text string) (PrivateKey, error) {
 func (k PrivateKey) Public() PublicKey {
 	var public PublicKey
 	if !k.IsZero() {
-		copy(public.key[:], k.p.key[ed25519.SeedSize:])
+		copy(public.key[:], k.key()[ed25519.SeedSize:])
 	}
 	return public
 }
@@ -65,11 +65,11 @@ func (k PrivateKey) Reveal() string {
 	if k.IsZero() {
 		return ""
 	}
-	return privatePrefix + base64.StdEncoding.EncodeToString(k.p.key)
+	return privatePrefix + base64.StdEncoding.EncodeToString(k.key())
 }
 
 // IsZero reports whether k is the zero PrivateKey.
-func (k PrivateKey) IsZero() bool { return k.p == nil }
+func (k PrivateKey) IsZero() bool { return k.key == nil }
 
 // String returns a fixed text without the key.
 func (k PrivateKey) String() string { return privatePrefix + redacted }
@@ -87,7 +87,7 @@ func (k PrivateKey) sign(prefix string, body []byte) (string, error) {
 	if k.IsZero() {
 		return "", errZeroKey
 	}
-	signature := ed25519.Sign(k.p.key, append([]byte(prefix), body...))
+	signature := ed25519.Sign(k.key(), append([]byte(prefix), body...))
 	return "v1a," + base64.StdEncoding.EncodeToString(signature), nil
 }
 
@@ -120,8 +120,8 @@ func (k PublicKey) VerifyEntry(entry, id string, ts time.Time, body []byte) bool
 		return false
 	}
 	signature, err := decode(entry, "v1a,")
-	if err != nil || len(signature) != ed25519.SignatureSize {
-		return false
+	if err != nil || entry != "v1a,"+base64.StdEncoding.EncodeToString(signature) {
+		return false // an unusual spelling of the right bytes is refused too
 	}
 	return ed25519.Verify(k.key[:], append([]byte(prefix), body...), signature)
 }

@@ -25,12 +25,13 @@ const (
 // Secret is a symmetric signing secret of 24 to 64 bytes. Its text form is
 // whsec_ and standard base64. The zero Secret signs nothing.
 type Secret struct {
-	// A pointer, because fmt prints the bytes of an unexported field of somebody
-	// else's struct without asking the type how.
-	p *material
+	// A function, because fmt prints what an unexported field of somebody else's
+	// struct holds or points to without asking the type how (for a pointer: with
+	// %s and other verbs that do not fit one). Of a function it prints the address.
+	key func() []byte
 }
 
-type material struct{ key []byte }
+func hidden[T any](v T) func() T { return func() T { return v } }
 
 // GenerateSecret returns a new secret of 32 bytes from random, or from
 // crypto/rand if random is nil.
@@ -39,7 +40,7 @@ func GenerateSecret(random io.Reader) (Secret, error) {
 	if err != nil {
 		return Secret{}, fmt.Errorf("generate a signing secret: %w", err)
 	}
-	return Secret{&material{key}}, nil
+	return Secret{hidden(key)}, nil
 }
 
 func randomBytes(random io.Reader, n int) ([]byte, error) {
@@ -62,7 +63,7 @@ func ParseSecret(text string) (Secret, error) {
 	if len(key) < minSecret || len(key) > maxSecret {
 		return Secret{}, fmt.Errorf("signing secret: %d bytes, must be %d to %d", len(key), minSecret, maxSecret)
 	}
-	return Secret{&material{key}}, nil
+	return Secret{hidden(key)}, nil
 }
 
 // decode reads prefix and base64. Its errors hold nothing of text.
@@ -97,15 +98,15 @@ func (s Secret) Reveal() string {
 	if s.IsZero() {
 		return ""
 	}
-	return secretPrefix + base64.StdEncoding.EncodeToString(s.p.key)
+	return secretPrefix + base64.StdEncoding.EncodeToString(s.key())
 }
 
 // IsZero reports whether s is the zero Secret.
-func (s Secret) IsZero() bool { return s.p == nil }
+func (s Secret) IsZero() bool { return s.key == nil }
 
 // Equal compares in constant time. A zero Secret equals nothing.
 func (s Secret) Equal(other Secret) bool {
-	return !s.IsZero() && !other.IsZero() && subtle.ConstantTimeCompare(s.p.key, other.p.key) == 1
+	return !s.IsZero() && !other.IsZero() && subtle.ConstantTimeCompare(s.key(), other.key()) == 1
 }
 
 const redacted = "[redacted]"

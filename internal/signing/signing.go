@@ -97,7 +97,7 @@ func (s Secret) sign(prefix string, body []byte) (string, error) {
 	if s.IsZero() {
 		return "", errZeroKey
 	}
-	mac := hmac.New(sha256.New, s.p.key)
+	mac := hmac.New(sha256.New, s.key())
 	mac.Write([]byte(prefix))
 	mac.Write(body)
 	return "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil)), nil
