@@ -16,7 +16,9 @@ import (
 // algorithm compares all candidate signatures with one key, in time that depends
 // on their number and on the content's length only.
 type algorithm struct {
-	name  string
+	name string
+	// sum is the signature itself, where the key can make one; else nil.
+	sum   func(key []byte, c content) []byte
 	match func(key []byte, c content, sigs [][]byte) bool
 }
 
@@ -53,19 +55,22 @@ var (
 )
 
 func newHMAC(name string, newHash func() hash.Hash) *algorithm {
-	return &algorithm{name: name, match: func(key []byte, c content, sigs [][]byte) bool {
+	sum := func(key []byte, c content) []byte {
 		h := hmac.New(newHash, key)
 		h.Write(c.head)
 		h.Write(c.body)
 		h.Write(c.tail)
-		var buf [sha512.Size]byte
-		mac := h.Sum(buf[:0])
+		return h.Sum(nil)
+	}
+	match := func(key []byte, c content, sigs [][]byte) bool {
+		mac := sum(key, c)
 		matched := 0
 		for _, sig := range sigs {
 			matched |= subtle.ConstantTimeCompare(mac, sig)
 		}
 		return matched == 1
-	}}
+	}
+	return &algorithm{name: name, sum: sum, match: match}
 }
 
 // matchEd25519 relies on crypto/ed25519 for canonical S (RFC 8032, section

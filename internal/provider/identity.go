@@ -46,17 +46,9 @@ const (
 
 // identity reads who the event is from an authentic request.
 func (s *Scheme) identity(m *message, c content) (Identity, *Refusal) {
-	var paths []path
-	for _, places := range [][]place{s.id, s.typ, s.at} {
-		for _, p := range places {
-			if p.body != nil {
-				paths = append(paths, p.body)
-			}
-		}
-	}
 	var values picked
-	if len(paths) > 0 {
-		values = pick(m.req.Body, paths...)
+	if len(s.paths) > 0 {
+		values = pick(m.req.Body, s.paths...)
 	}
 	raw := values[:]
 	next := func(p place) []byte {

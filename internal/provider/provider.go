@@ -84,6 +84,7 @@ type Scheme struct {
 	signed    template
 	tolerance time.Duration
 	kept      []string // canonical names; a trailing '*' stands for any rest
+	paths     []path   // every value that the body is read for, in the order of id, typ, at
 }
 
 var _ Verifier = (*Scheme)(nil)
@@ -143,6 +144,9 @@ func (s *Scheme) compile() {
 			if h := (*places)[i].header; h != "" {
 				s.kept = append(s.kept, h)
 			}
+			if p := (*places)[i].body; p != nil {
+				s.paths = append(s.paths, p)
+			}
 		}
 	}
 	for _, name := range s.keep {
@@ -182,7 +186,6 @@ func (s *Scheme) CheckSecret(secret Secret) error {
 // Info describes a scheme for documentation.
 type Info struct {
 	Name           string
-	Aliases        []string
 	Docs           string // the page that the entry was written from
 	CheckedAgainst string
 	Signature      string // header and form

@@ -14,16 +14,20 @@ type message struct {
 	id        string // as signed
 }
 
-// Verify decides in this order: the signature's parts are there, once each, and
-// well written; a secret matches; the timestamp is fresh; the body is one that
+// Verify decides in this order: every secret is usable; the signature's parts
+// are there, once each, and well written; a secret matches; the timestamp is fresh; the body is one that
 // the scheme sends. Every error is a [*Refusal].
 func (s *Scheme) Verify(r Request, secrets []Secret, now time.Time) (Identity, error) {
+	keys, err := s.keys(secrets)
+	if err != nil {
+		return Identity{}, err
+	}
 	m := message{req: &r}
 	if err := s.locate(&m); err != nil {
 		return Identity{}, err
 	}
 	c := s.signed.fill(&m)
-	which, err := s.match(&m, c, secrets)
+	which, err := m.match(c, keys)
 	if err != nil {
 		return Identity{}, err
 	}
@@ -102,17 +106,27 @@ func (s *Scheme) brand(m *message) headers {
 	return s.headers[0]
 }
 
-// match compares every candidate with every secret, whichever matches first.
-func (s *Scheme) match(m *message, c content, secrets []Secret) (int, *Refusal) {
+// keys makes the secrets ready. One that is unusable refuses everything: it would
+// otherwise go unnoticed until the others are retired.
+func (s *Scheme) keys(secrets []Secret) ([]key, *Refusal) {
 	if len(secrets) == 0 {
-		return 0, refuse(NoSecret, "the source has no secret")
+		return nil, refuse(NoSecret, "the source has no secret")
 	}
-	which := -1
+	keys := make([]key, len(secrets))
 	for i, secret := range secrets {
 		k, err := s.key(secret.value)
 		if err != nil {
-			return 0, refuse(NoSecret, "secret %s: %s", secret, err)
+			return nil, refuse(NoSecret, "secret %s: %s", secret, err)
 		}
+		keys[i] = k
+	}
+	return keys, nil
+}
+
+// match compares every candidate with every key, whichever matches first.
+func (m *message) match(c content, keys []key) (int, *Refusal) {
+	which := -1
+	for i, k := range keys {
 		var room [maxCandidates][]byte
 		sigs := room[:0]
 		for _, s := range m.sigs {
@@ -125,7 +139,7 @@ func (s *Scheme) match(m *message, c content, secrets []Secret) (int, *Refusal) 
 		}
 	}
 	if which < 0 {
-		return 0, refuse(Mismatch, "none of %d signatures matches any of %d secrets", len(m.sigs), len(secrets))
+		return 0, refuse(Mismatch, "none of %d signatures matches any of %d secrets", len(m.sigs), len(keys))
 	}
 	return which, nil
 }

@@ -1,0 +1,61 @@
+package provider_test
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/sealpost/sealpost/internal/provider"
+)
+
+func ExampleScheme_Verify() {
+	scheme, err := provider.New("github", provider.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	body := []byte(`{"zen":"Keep it logically awesome."}`)
+	mac := hmac.New(sha256.New, []byte("old secret"))
+	mac.Write(body)
+	request := provider.Request{
+		Method: http.MethodPost,
+		Header: http.Header{
+			"X-Hub-Signature-256": {"sha256=" + hex.EncodeToString(mac.Sum(nil))},
+			"X-Github-Event":      {"ping"},
+			"X-Github-Delivery":   {"72d3162e"},
+		},
+		Body: body,
+	}
+	secrets := []provider.Secret{ // both are accepted while they rotate
+		provider.NewSecret("source-github", 2, []byte("new secret")),
+		provider.NewSecret("source-github", 1, []byte("old secret")),
+	}
+	id, err := scheme.Verify(request, secrets, time.Now())
+	fmt.Println(id.ID, id.Type, "signed with", secrets[id.Secret], err)
+
+	request.Body = []byte(`{"zen":"Keep it logically awesome!"}`)
+	_, err = scheme.Verify(request, secrets, time.Now())
+	fmt.Println(err)
+	// Output:
+	// 72d3162e ping signed with source-github/1 <nil>
+	// mismatch: none of 1 signatures matches any of 2 secrets
+}
+
+func ExampleExplain() {
+	scheme, _ := provider.New("github", provider.Options{})
+	request := provider.Request{
+		Header: http.Header{"X-Hub-Signature": {"sha1=01dc10d0c83e72ed246219cdd91669667fe2ca59"}},
+		Body:   []byte("Hello, World!"),
+	}
+	x := provider.Explain(scheme, request, []provider.Secret{provider.NewSecret("source-github", 1, []byte("s"))}, nil, time.Now())
+	fmt.Println(x.Reason)
+	for _, cause := range x.Causes {
+		fmt.Println("-", cause)
+	}
+	// Output:
+	// missing_signature
+	// - the weaker header X-Hub-Signature is present, and is not enough: have the sender use X-Hub-Signature-256
+}
