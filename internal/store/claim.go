@@ -1,0 +1,185 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"cloud.google.com/go/spanner"
+	"github.com/sealpost/sealpost/internal/webhook"
+	"golang.org/x/sync/errgroup"
+)
+
+// Verdict is what a task is to do.
+type Verdict string
+
+// Verdicts.
+const (
+	VerdictRun       Verdict = "run"       // make the attempt
+	VerdictStale     Verdict = "stale"     // the delivery has moved on: do nothing but see to Claim.Current
+	VerdictHeld      Verdict = "held"      // the endpoint is disabled: settle as held
+	VerdictCancelled Verdict = "cancelled" // the endpoint or the payload is gone: settle as cancelled
+	VerdictGone      Verdict = "gone"      // there is no such delivery
+)
+
+// Claim is what the dispatcher needs to know for one attempt.
+type Claim struct {
+	Verdict Verdict
+	Reason  string // for held and cancelled; one of webhook's reasons
+	// Delivery is set unless gone; Event (with Body), Endpoint and Keys if the
+	// verdict is run.
+	Delivery webhook.Delivery
+	Event    webhook.Event
+	Endpoint webhook.Endpoint
+	Keys     []SealedKey // valid now, newest first
+	// Current is set for stale: the task that ought to exist instead, if the
+	// delivery is still scheduled.
+	Current *webhook.Task
+}
+
+// recent lets the nearest replica answer with the newest it has. An event and its
+// payload never change, but for the payload's removal, which such a read can miss
+// for this long.
+var recent = spanner.MaxStaleness(2 * time.Second)
+
+// Claim says whether the attempt k is to be made now. It writes nothing: two
+// claims of one attempt may both say run, and [Store.Record] keeps one. The
+// delivery is read strongly; endpoint and keys are at most two seconds old.
+//
+// An attempt runs if its delivery is scheduled at this generation and attempt,
+// and the task is not older than the row's.
+func (s *Store) Claim(ctx context.Context, k webhook.AttemptKey) (*Claim, error) {
+	var (
+		row  *deliveryRow
+		ev   *storedEvent
+		card *card
+	)
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() (err error) {
+		row, err = s.delivery(gctx, k.Tenant, k.Event, k.Endpoint, "claim")
+		return err
+	})
+	g.Go(func() (err error) {
+		ev, err = s.storedEvent(gctx, k.Tenant, k.Event, recent, spanner.StrongRead())
+		return err
+	})
+	g.Go(func() (err error) {
+		card, err = s.card(gctx, k.Tenant, k.Endpoint)
+		return err
+	})
+	if err := g.Wait(); err != nil {
+		return nil, wrap(err, "claim %s", k)
+	}
+	if row == nil || ev == nil {
+		return &Claim{Verdict: VerdictGone}, nil
+	}
+	c := &Claim{Delivery: row.delivery()}
+	d := &c.Delivery
+	if d.State != webhook.DeliveryScheduled || d.Generation != k.Generation || d.Attempt != k.Attempt || k.Task < d.Task {
+		c.Verdict = VerdictStale
+		if d.State == webhook.DeliveryScheduled {
+			c.Current = &webhook.Task{Key: d.Key(), At: d.NextAttemptAt, Queue: card.queue()}
+		}
+		return c, nil
+	}
+	switch {
+	case !card.exists || card.endpoint.State == webhook.EndpointDeleted:
+		c.Verdict, c.Reason = VerdictCancelled, webhook.ReasonEndpointDeleted
+		return c, nil
+	case ev.body == nil:
+		c.Verdict, c.Reason = VerdictCancelled, webhook.ReasonPayloadGone
+		return c, nil
+	case card.endpoint.State != webhook.EndpointActive:
+		c.Verdict, c.Reason = VerdictHeld, webhook.ReasonEndpointDisabled
+		return c, nil
+	}
+	c.Verdict, c.Event, c.Endpoint = VerdictRun, ev.event, card.endpoint
+	body, err := unpack(*ev.body)
+	if err != nil {
+		return nil, fmt.Errorf("claim %s: stored payload: %w", k, err)
+	}
+	c.Event.Body = body
+	now := s.clock()
+	for i := range card.keys {
+		if card.keys[i].ValidAt(now) {
+			c.Keys = append(c.Keys, card.keys[i])
+		}
+	}
+	return c, nil
+}
+
+// delivery reads one row strongly; nil if the tenant has none.
+func (s *Store) delivery(ctx context.Context, tenant string, k webhook.EventKey, endpoint, verb string) (*deliveryRow, error) {
+	r, err := s.client.Single().ReadRowWithOptions(ctx, "Deliveries", spanner.Key{k[:], endpoint}, deliveryColumns, tag(verb))
+	if errors.Is(err, spanner.ErrRowNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var row deliveryRow
+	if err := r.ToStruct(&row); err != nil || row.Tenant != tenant {
+		return nil, err
+	}
+	return &row, nil
+}
+
+// storedEvent is an event with its payload, nil where that is gone.
+type storedEvent struct {
+	event webhook.Event
+	body  *packed
+}
+
+// storedEvent reads both in parallel, each at the first of bounds that has it. Nil
+// if the tenant has no such event.
+func (s *Store) storedEvent(ctx context.Context, tenant string, k webhook.EventKey, bounds ...spanner.TimestampBound) (*storedEvent, error) {
+	var row *eventRow
+	var body *payloadRow
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() (err error) {
+		row, err = readFirst[eventRow](gctx, s.client, bounds, "Events", k, eventColumns)
+		return err
+	})
+	g.Go(func() (err error) {
+		body, err = readFirst[payloadRow](gctx, s.client, bounds, "Payloads", k, payloadColumns)
+		return err
+	})
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	if row == nil || row.Tenant != tenant || s.expired(row.ExpireAt) {
+		return nil, nil
+	}
+	e, err := row.event()
+	if err != nil {
+		return nil, err
+	}
+	out := &storedEvent{event: e}
+	if body != nil && !s.expired(body.ExpireAt) {
+		out.body = &packed{body.Body, body.Encoding}
+	}
+	return out, nil
+}
+
+// readFirst reads an event's row of a table at the first bound that has it.
+func readFirst[T any](ctx context.Context, c *spanner.Client, bounds []spanner.TimestampBound, table string, k webhook.EventKey, columns []string) (*T, error) {
+	for _, b := range bounds {
+		r, err := c.Single().WithTimestampBound(b).ReadRowWithOptions(ctx, table, spanner.Key{k[:]}, columns, tag("claim-event"))
+		if errors.Is(err, spanner.ErrRowNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		var v T
+		if err := r.ToStruct(&v); err != nil {
+			return nil, err
+		}
+		return &v, nil
+	}
+	return nil, nil
+}
+
+// expired reports whether a row is past its end: Spanner deletes it within 72 hours.
+func (s *Store) expired(at spanner.NullTime) bool { return at.Valid && !at.Time.After(s.clock()) }

@@ -1,0 +1,410 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+	"unicode/utf8"
+
+	"bytes"
+
+	"cloud.google.com/go/spanner"
+	"github.com/sealpost/sealpost/internal/webhook"
+)
+
+const (
+	maxEventTypes = 200
+	maxSealed     = 8 << 10
+	// cancelChunk is how many deliveries one commit cancels.
+	cancelChunk = 400
+)
+
+// systemActor signs what Sealpost does of its own accord.
+const systemActor = "system"
+
+// CreateEndpoint stores a new endpoint with its signing keys and returns it as
+// stored. What is empty gets its default: an id, the state active, the usual
+// limits and timeout. The keys become the endpoint's; a key without NotBefore is
+// valid from now. From the moment it returns every event that is committed is
+// matched against the endpoint. [ErrAlreadyExists] if the id is taken, be it by a
+// deleted endpoint; [ErrTooLarge] if the tenant has too many.
+func (s *Store) CreateEndpoint(ctx context.Context, ep webhook.Endpoint, keys []SealedKey, actor string) (webhook.Endpoint, error) {
+	if ep.ID == "" {
+		ep.ID = webhook.EndpointID(s.newID())
+	}
+	fillEndpoint(&ep)
+	if err := checkEndpoint(&ep); err != nil {
+		return webhook.Endpoint{}, wrap(err, "create endpoint %s/%s", ep.Tenant, ep.ID)
+	}
+	auditID := s.newID()
+	_, err := s.write(ctx, "create-endpoint", func(ctx context.Context, txn *spanner.ReadWriteTransaction) error {
+		now := s.clock()
+		ep.StateSince, ep.CreatedAt, ep.UpdatedAt = now, now, now
+		_, err := txn.ReadRowWithOptions(ctx, "Endpoints", spanner.Key{ep.Tenant, ep.ID}, []string{"State"}, tag("create-endpoint"))
+		if err == nil {
+			return ErrAlreadyExists
+		}
+		if !errors.Is(err, spanner.ErrRowNotFound) {
+			return err
+		}
+		bump, err := bumpSet(ctx, txn, ep.Tenant, 1, s.maxEps, now)
+		if err != nil {
+			return err
+		}
+		row, err := newEndpointRow(&ep)
+		if err != nil {
+			return err
+		}
+		ms := []*spanner.Mutation{bump, insert("Endpoints", row)}
+		for _, k := range keys {
+			if err := adopt(&k, ep.Tenant, ep.ID, now); err != nil {
+				return err
+			}
+			ms = append(ms, insert("EndpointKeys", newKeyRow(&k)))
+		}
+		ms = append(ms, auditRow(auditID, ep.Tenant, actor, "endpoint.create", ep.ID, map[string]any{"events": ep.EventTypes}, now))
+		return txn.BufferWrite(ms)
+	})
+	if err != nil {
+		return webhook.Endpoint{}, wrap(err, "create endpoint %s/%s", ep.Tenant, ep.ID)
+	}
+	s.cards.forget(ep.Tenant, ep.ID)
+	return ep, nil
+}
+
+func fillEndpoint(ep *webhook.Endpoint) {
+	if ep.State == "" {
+		ep.State = webhook.EndpointActive
+	}
+	if ep.RatePerSecond == 0 {
+		ep.RatePerSecond = webhook.DefaultRatePerSecond
+	}
+	if ep.MaxConcurrency == 0 {
+		ep.MaxConcurrency = webhook.DefaultMaxConcurrency
+	}
+	if ep.Timeout == 0 {
+		ep.Timeout = webhook.DefaultTimeout
+	}
+	ep.QueueReadyAt = ep.QueueReadyAt.UTC().Round(0)
+}
+
+func checkEndpoint(ep *webhook.Endpoint) error {
+	if err := webhook.ValidName(ep.Tenant); err != nil {
+		return invalid("tenant: %v", err)
+	}
+	if err := webhook.ValidName(ep.ID); err != nil {
+		return invalid("endpoint id: %v", err)
+	}
+	for _, p := range ep.EventTypes {
+		if err := webhook.ValidPattern(p); err != nil {
+			return invalid("%v", err)
+		}
+	}
+	if err := ep.Retry.Validate(); err != nil {
+		return invalid("%v", err)
+	}
+	for _, f := range []struct {
+		name, value string
+		limit       int
+	}{{"URL", ep.URL, 2048}, {"description", ep.Description, 1024}, {"queue", ep.Queue, 512}} {
+		if len(f.value) > f.limit {
+			return tooLarge("%s has %d bytes, at most %d are allowed", f.name, len(f.value), f.limit)
+		}
+		if !utf8.ValidString(f.value) {
+			return invalid("%s is not valid UTF-8", f.name)
+		}
+	}
+	switch {
+	case ep.URL == "":
+		return invalid("URL is empty")
+	case len(ep.EventTypes) > maxEventTypes:
+		return tooLarge("%d event type patterns, at most %d are allowed", len(ep.EventTypes), maxEventTypes)
+	case ep.State != webhook.EndpointActive && ep.State != webhook.EndpointDisabled:
+		return invalid("state %q of a new endpoint", ep.State)
+	case ep.RatePerSecond < 0 || ep.MaxConcurrency < 0 || ep.Timeout < 0:
+		return invalid("a limit is negative")
+	}
+	return nil
+}
+
+// adopt makes k a key of the endpoint and checks it.
+func adopt(k *SealedKey, tenant, endpoint string, now time.Time) error {
+	k.Tenant, k.Endpoint, k.CreatedAt = tenant, endpoint, now
+	if k.NotBefore.IsZero() {
+		k.NotBefore = now
+	}
+	switch {
+	case k.ID == "" || len(k.ID) > 128 || !utf8.ValidString(k.ID):
+		return invalid("key id %q", k.ID)
+	case k.Kind != "v1" && k.Kind != "v1a":
+		return invalid("key %s: kind %q is neither v1 nor v1a", k.ID, k.Kind)
+	case len(k.Sealed) == 0 || len(k.Sealed) > maxSealed:
+		return invalid("key %s: %d sealed bytes, want 1 to %d", k.ID, len(k.Sealed), maxSealed)
+	case len(k.SealedBy) > 256:
+		return invalid("key %s: keyset version has %d bytes", k.ID, len(k.SealedBy))
+	case !k.NotAfter.IsZero() && !k.NotBefore.Before(k.NotAfter):
+		return invalid("key %s ends before it starts", k.ID)
+	}
+	return nil
+}
+
+// Endpoint reads one endpoint strongly, be it deleted. [ErrNotFound] if the
+// tenant never had it.
+func (s *Store) Endpoint(ctx context.Context, tenant, id string) (webhook.Endpoint, error) {
+	e, err := readEndpoint(ctx, s.client.Single(), tenant, id)
+	return e, wrap(err, "endpoint %s/%s", tenant, id)
+}
+
+// rowReader is what single reads and transactions share.
+type rowReader interface {
+	ReadRowWithOptions(ctx context.Context, table string, key spanner.Key, columns []string, opts *spanner.ReadOptions) (*spanner.Row, error)
+}
+
+func readEndpoint(ctx context.Context, r rowReader, tenant, id string) (webhook.Endpoint, error) {
+	row, err := r.ReadRowWithOptions(ctx, "Endpoints", spanner.Key{tenant, id}, endpointColumns, tag("endpoint"))
+	if err != nil {
+		return webhook.Endpoint{}, err
+	}
+	var e endpointRow
+	if err := row.ToStruct(&e); err != nil {
+		return webhook.Endpoint{}, err
+	}
+	return e.endpoint()
+}
+
+// changeEndpoint runs one transaction that changes an endpoint: change edits it
+// and says what to write down about that, nil meaning that nothing is to change.
+func (s *Store) changeEndpoint(ctx context.Context, verb, tenant, id string, delta int64, change func(ep *webhook.Endpoint, now time.Time) (audit *spanner.Mutation, ok bool)) error {
+	_, err := s.write(ctx, verb, func(ctx context.Context, txn *spanner.ReadWriteTransaction) error {
+		ep, err := readEndpoint(ctx, txn, tenant, id)
+		if err != nil {
+			return err
+		}
+		now := s.clock()
+		audit, ok := change(&ep, now)
+		if !ok {
+			return nil
+		}
+		ms, err := s.endpointChange(ctx, txn, &ep, delta, now)
+		if err != nil {
+			return err
+		}
+		if audit != nil {
+			ms = append(ms, audit)
+		}
+		return txn.BufferWrite(ms)
+	})
+	s.cards.forget(tenant, id)
+	return err
+}
+
+func (s *Store) endpointChange(ctx context.Context, txn *spanner.ReadWriteTransaction, ep *webhook.Endpoint, delta int64, now time.Time) ([]*spanner.Mutation, error) {
+	ep.UpdatedAt = now
+	row, err := newEndpointRow(ep)
+	if err != nil {
+		return nil, err
+	}
+	bump, err := bumpSet(ctx, txn, ep.Tenant, delta, s.maxEps, now)
+	return []*spanner.Mutation{bump, upsert("Endpoints", row)}, err
+}
+
+// MarkQueueReady notes that the endpoint's own queue dispatches: tasks go there
+// from now on. A second call changes nothing. [ErrNotFound] if there is no such
+// endpoint; a deleted one is left alone.
+func (s *Store) MarkQueueReady(ctx context.Context, tenant, endpoint string) error {
+	err := s.changeEndpoint(ctx, "queue-ready", tenant, endpoint, 0, func(ep *webhook.Endpoint, now time.Time) (*spanner.Mutation, bool) {
+		if ep.State == webhook.EndpointDeleted || !ep.QueueReadyAt.IsZero() {
+			return nil, false
+		}
+		ep.QueueReadyAt = now
+		return nil, true
+	})
+	return wrap(err, "mark queue of %s/%s ready", tenant, endpoint)
+}
+
+// disable switches endpoints off that asked for it, inside a transaction of
+// [Store.Record]. Those already off or deleted stay as they are.
+func (s *Store) disable(ctx context.Context, txn *spanner.ReadWriteTransaction, why map[endpointID]string, now time.Time) ([]*spanner.Mutation, error) {
+	var ms []*spanner.Mutation
+	bumped := map[string]bool{}
+	for id, reason := range why {
+		ep, err := readEndpoint(ctx, txn, id.tenant, id.id)
+		if errors.Is(err, spanner.ErrRowNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if ep.State != webhook.EndpointActive {
+			continue
+		}
+		ep.State, ep.StateReason, ep.StateSince, ep.UpdatedAt = webhook.EndpointDisabled, reason, now, now
+		row, err := newEndpointRow(&ep)
+		if err != nil {
+			return nil, err
+		}
+		if !bumped[id.tenant] { // once per commit is enough, and all that one read allows
+			bumped[id.tenant] = true
+			bump, err := bumpSet(ctx, txn, id.tenant, 0, s.maxEps, now)
+			if err != nil {
+				return nil, err
+			}
+			ms = append(ms, bump)
+		}
+		ms = append(ms, upsert("Endpoints", row),
+			auditRow(s.newID(), id.tenant, systemActor, "endpoint.disable", id.id, map[string]any{"reason": reason}, now))
+	}
+	return ms, nil
+}
+
+// DeleteEndpoint marks the endpoint deleted, then cancels its open deliveries in
+// chunks, and says how many this call cancelled. The row stays as a tombstone, so
+// that deliveries can be read and the id is not used again. It is idempotent, and
+// goes on where an interrupted call stopped.
+func (s *Store) DeleteEndpoint(ctx context.Context, tenant, id, actor string) (cancelled int, err error) {
+	auditID := s.newID()
+	err = s.changeEndpoint(ctx, "delete-endpoint", tenant, id, -1, func(ep *webhook.Endpoint, now time.Time) (*spanner.Mutation, bool) {
+		if ep.State == webhook.EndpointDeleted {
+			return nil, false
+		}
+		ep.State, ep.StateReason, ep.StateSince = webhook.EndpointDeleted, webhook.ReasonEndpointDeleted, now
+		return auditRow(auditID, tenant, actor, "endpoint.delete", id, nil, now), true
+	})
+	if err != nil {
+		return 0, wrap(err, "delete endpoint %s/%s", tenant, id)
+	}
+	for {
+		n, err := s.cancelOpen(ctx, tenant, id)
+		cancelled += n
+		if err != nil {
+			return cancelled, wrap(err, "cancel deliveries to %s/%s", tenant, id)
+		}
+		if n < cancelChunk {
+			return cancelled, nil
+		}
+	}
+}
+
+// cancelOpen cancels up to cancelChunk open deliveries of a deleted endpoint.
+func (s *Store) cancelOpen(ctx context.Context, tenant, id string) (n int, err error) {
+	_, err = s.write(ctx, "cancel-deliveries", func(ctx context.Context, txn *spanner.ReadWriteTransaction) error {
+		opts := limited("cancel-deliveries", cancelChunk)
+		opts.Index = "DeliveriesOpenByEndpoint"
+		open, err := collect[deliveryRow](txn.ReadWithOptions(ctx, "Deliveries", spanner.Key{tenant, id}.AsPrefix(), []string{"EventKey"}, opts))
+		if n = len(open); err != nil || n == 0 {
+			return err
+		}
+		keys := make([]spanner.Key, n)
+		for i, r := range open {
+			keys[i] = spanner.Key{r.EventKey, id}
+		}
+		rows, err := collect[deliveryRow](txn.ReadWithOptions(ctx, "Deliveries", spanner.KeySetFromKeys(keys...), deliveryColumns, tag("cancel-deliveries")))
+		if err != nil {
+			return err
+		}
+		now := s.clock()
+		closed := closings{}
+		var ms []*spanner.Mutation
+		for i := range rows {
+			d := rows[i].delivery()
+			stop(&d, webhook.DeliveryCancelled, webhook.ReasonEndpointDeleted, now)
+			closed.add(&d)
+			ms = append(ms, updateDelivery(&d))
+		}
+		closing, err := s.closeEvents(ctx, txn, closed, now, false)
+		if err != nil {
+			return err
+		}
+		return txn.BufferWrite(append(ms, closing...))
+	})
+	return n, err
+}
+
+// Keys lists all signing keys of an endpoint, newest first, those out of date
+// included. [ErrNotFound] if the tenant has no such endpoint.
+func (s *Store) Keys(ctx context.Context, tenant, endpoint string) ([]SealedKey, error) {
+	rows, err := collect[keyRow](s.client.Single().ReadWithOptions(ctx, "EndpointKeys", spanner.Key{tenant, endpoint}.AsPrefix(), keyColumns, tag("keys")))
+	if err == nil && len(rows) == 0 {
+		_, err = readEndpoint(ctx, s.client.Single(), tenant, endpoint)
+	}
+	if err != nil {
+		return nil, wrap(err, "keys of %s/%s", tenant, endpoint)
+	}
+	keys := make([]SealedKey, len(rows))
+	for i := range rows {
+		keys[i] = rows[i].key()
+	}
+	newestFirst(keys)
+	return keys, nil
+}
+
+// RotateKey adds a key, valid from now, and ends the endpoint's other keys of its
+// kind overlap later, unless they end sooner anyhow; until then both sign. A
+// repeated call with the same key changes nothing; another key of the same id is
+// [ErrAlreadyExists]. [ErrNotFound] if there is no such endpoint or it is deleted.
+func (s *Store) RotateKey(ctx context.Context, tenant, endpoint string, newKey SealedKey, overlap time.Duration, actor string) error {
+	if overlap < 0 {
+		return wrap(invalid("overlap %s is negative", overlap), "rotate key of %s/%s", tenant, endpoint)
+	}
+	auditID := s.newID()
+	_, err := s.write(ctx, "rotate-key", func(ctx context.Context, txn *spanner.ReadWriteTransaction) error {
+		ep, err := readEndpoint(ctx, txn, tenant, endpoint)
+		if err != nil {
+			return err
+		}
+		if ep.State == webhook.EndpointDeleted {
+			return ErrNotFound
+		}
+		rows, err := collect[keyRow](txn.ReadWithOptions(ctx, "EndpointKeys", spanner.Key{tenant, endpoint}.AsPrefix(), keyColumns, tag("rotate-key")))
+		if err != nil {
+			return err
+		}
+		now := s.clock()
+		k := newKey
+		k.NotBefore = now
+		if err := adopt(&k, tenant, endpoint, now); err != nil {
+			return err
+		}
+		ms := []*spanner.Mutation{insert("EndpointKeys", newKeyRow(&k)),
+			auditRow(auditID, tenant, actor, "endpoint.rotate-key", endpoint, map[string]any{"key": k.ID, "overlap_s": overlap.Seconds()}, now)}
+		end := now.Add(overlap)
+		for _, r := range rows {
+			if r.KeyID == k.ID {
+				if bytes.Equal(r.Sealed, k.Sealed) {
+					return nil // an earlier call of ours
+				}
+				return ErrAlreadyExists
+			}
+			if r.Kind != k.Kind || r.NotAfter.Valid && !r.NotAfter.Time.After(end) {
+				continue
+			}
+			ms = append(ms, spanner.Update("EndpointKeys", []string{"Tenant", "EndpointId", "KeyId", "NotAfter"}, []any{tenant, endpoint, r.KeyID, end}))
+		}
+		return txn.BufferWrite(ms)
+	})
+	s.cards.forget(tenant, endpoint)
+	return wrap(err, "rotate key of %s/%s", tenant, endpoint)
+}
+
+type auditLogRow struct {
+	Tenant   string
+	At       time.Time `spanner:"HappenedAt"`
+	AuditID  []byte    `spanner:"AuditId"`
+	Actor    string
+	Action   string
+	Target   string
+	Detail   string
+	ExpireAt time.Time
+}
+
+var auditColumns = columnsOf[auditLogRow]()
+
+func auditRow(id [16]byte, tenant, actor, action, target string, detail map[string]any, now time.Time) *spanner.Mutation {
+	text := []byte("{}")
+	if len(detail) > 0 {
+		text, _ = json.Marshal(detail) // strings and numbers only: cannot fail
+	}
+	return insert("AuditLog", &auditLogRow{Tenant: tenant, At: now, AuditID: id[:], Actor: clip(actor, 512), Action: action,
+		Target: clip(target, 512), Detail: string(text), ExpireAt: now.Add(auditRetention)})
+}

@@ -1,0 +1,180 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"cloud.google.com/go/spanner"
+	"github.com/sealpost/sealpost/internal/webhook"
+	"golang.org/x/sync/errgroup"
+)
+
+// EventRow is an event as it is stored, without its body.
+type EventRow struct {
+	webhook.Event
+	State           webhook.EventState
+	Size            int64 // bytes of the body as it came
+	CommittedAt     time.Time
+	Duplicates      int64
+	LastDuplicateAt time.Time // zero if there was none
+	FanoutPending   bool      // deliveries are still being made
+	ExpungedAt      time.Time // when somebody removed the payload; zero if nobody did
+	ExpireAt        time.Time // zero while a delivery is open
+}
+
+func (r *eventRow) public() (EventRow, error) {
+	e, err := r.event()
+	return EventRow{Event: e, State: webhook.EventState(r.State), Size: r.BodySize, CommittedAt: r.CommittedAt, Duplicates: r.Duplicates,
+		LastDuplicateAt: plainTime(r.LastDuplicateAt), FanoutPending: r.FanoutAfter.Valid,
+		ExpungedAt: plainTime(r.ExpungedAt), ExpireAt: plainTime(r.ExpireAt)}, err
+}
+
+// readEvent reads an event's row; another tenant's is answered like an absent one.
+func readEvent(ctx context.Context, r rowReader, tenant string, k webhook.EventKey) (*eventRow, error) {
+	row, err := r.ReadRowWithOptions(ctx, "Events", spanner.Key{k[:]}, eventColumns, tag("event"))
+	if err != nil {
+		return nil, err
+	}
+	var e eventRow
+	if err := row.ToStruct(&e); err != nil {
+		return nil, err
+	}
+	if e.Tenant != tenant {
+		return nil, ErrNotFound
+	}
+	return &e, nil
+}
+
+// Event reads one event strongly. [ErrNotFound] if the tenant has none of that
+// key or its retention is over.
+func (s *Store) Event(ctx context.Context, tenant string, k webhook.EventKey) (EventRow, error) {
+	row, err := readEvent(ctx, s.client.Single(), tenant, k)
+	if err == nil && s.expired(row.ExpireAt) {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return EventRow{}, wrap(err, "event %s", k)
+	}
+	out, err := row.public()
+	return out, wrap(err, "event %s", k)
+}
+
+// Payload returns an event's body, byte for byte as it was ingested. [ErrNotFound]
+// if the tenant has no such event, or its payload was expunged or is out of
+// retention.
+func (s *Store) Payload(ctx context.Context, tenant string, k webhook.EventKey) ([]byte, error) {
+	ev, err := s.storedEvent(ctx, tenant, k, spanner.StrongRead())
+	if err == nil && (ev == nil || ev.body == nil) {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return nil, wrap(err, "payload of %s", k)
+	}
+	body, err := unpack(*ev.body)
+	return body, wrap(err, "payload of %s", k)
+}
+
+// Expunge removes an event's payload for good and keeps the row, which goes on to
+// tell duplicates. Open deliveries are cancelled when they come up. A second call
+// changes nothing.
+func (s *Store) Expunge(ctx context.Context, tenant string, k webhook.EventKey, actor string) error {
+	auditID := s.newID()
+	_, err := s.write(ctx, "expunge", func(ctx context.Context, txn *spanner.ReadWriteTransaction) error {
+		row, err := readEvent(ctx, txn, tenant, k)
+		if err != nil || row.ExpungedAt.Valid {
+			return err
+		}
+		now := s.clock()
+		return txn.BufferWrite([]*spanner.Mutation{
+			spanner.Delete("Payloads", spanner.Key{k[:]}),
+			spanner.Update("Events", []string{"EventKey", "ExpungedAt"}, []any{k[:], now}),
+			auditRow(auditID, tenant, actor, "event.expunge", k.ID(), nil, now),
+		})
+	})
+	return wrap(err, "expunge %s", k)
+}
+
+// Delivery reads one delivery and all its attempts, oldest first, strongly.
+// [ErrNotFound] if the tenant has none.
+func (s *Store) Delivery(ctx context.Context, tenant string, k webhook.EventKey, endpoint string) (webhook.Delivery, []webhook.Attempt, error) {
+	var row *deliveryRow
+	var rows []attemptRow
+	var expired map[webhook.EventKey]bool
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() (err error) {
+		row, err = s.delivery(gctx, tenant, k, endpoint, "delivery")
+		return err
+	})
+	g.Go(func() (err error) {
+		rows, err = collect[attemptRow](s.client.Single().ReadWithOptions(gctx, "Attempts", spanner.Key{k[:], endpoint}.AsPrefix(), attemptColumns, tag("attempts")))
+		return err
+	})
+	g.Go(func() (err error) {
+		expired, err = s.expiredEvents(gctx, spanner.StrongRead(), []spanner.Key{{k[:]}})
+		return err
+	})
+	err := g.Wait()
+	if err == nil && (row == nil || expired[k]) {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return webhook.Delivery{}, nil, wrap(err, "delivery of %s to %s/%s", k, tenant, endpoint)
+	}
+	attempts := make([]webhook.Attempt, len(rows))
+	for i := range rows {
+		attempts[i] = rows[i].attempt(tenant)
+	}
+	return row.delivery(), attempts, nil
+}
+
+// expiredEvents tells which of the events are out of retention.
+func (s *Store) expiredEvents(ctx context.Context, bound spanner.TimestampBound, keys []spanner.Key) (map[webhook.EventKey]bool, error) {
+	rows, err := collect[eventRow](s.client.Single().WithTimestampBound(bound).ReadWithOptions(ctx, "Events", spanner.KeySetFromKeys(keys...),
+		[]string{"EventKey", "ExpireAt"}, tag("expiry")))
+	out := map[webhook.EventKey]bool{}
+	for _, r := range rows {
+		out[keyOf(r.EventKey)] = s.expired(r.ExpireAt)
+	}
+	return out, err
+}
+
+// Overdue lists tasks of scheduled deliveries that were to start before the time
+// given, the longest overdue first, at most limit. A rate-limited backlog is
+// legitimately overdue: ask Cloud Tasks before making a task anew.
+func (s *Store) Overdue(ctx context.Context, before time.Time, limit int) ([]webhook.Task, error) {
+	if limit <= 0 {
+		return nil, nil
+	}
+	p := plan{verb: "overdue", table: "Deliveries", index: "DeliveriesDue", columns: taskColumns, limit: limit, oldestFirst: true}
+	for shard := range int64(dueShards) {
+		p.ranges = append(p.ranges, spanner.KeyRange{Start: spanner.Key{shard}, End: spanner.Key{shard, before.UTC()}, Kind: spanner.ClosedOpen})
+	}
+	var rows []deliveryRow
+	var order []webhook.EventKey
+	err := s.merge(ctx, p, func(r *spanner.Row) (position, error) {
+		var d deliveryRow
+		err := r.ToStruct(&d)
+		return position{at: plainTime(d.NextAttemptAt), key: d.EventKey, id: d.EndpointID}, err
+	}, func(_ position, r *spanner.Row) (bool, error) {
+		var d deliveryRow
+		if err := r.ToStruct(&d); err != nil {
+			return false, err
+		}
+		rows = append(rows, d)
+		order = append(order, keyOf(d.EventKey))
+		return len(rows) < limit, nil
+	})
+	if err != nil {
+		return nil, wrap(err, "overdue before %s", before)
+	}
+	byEvent, err := s.tasksOf(ctx, rows)
+	if err != nil {
+		return nil, wrap(err, "overdue before %s", before)
+	}
+	tasks := make([]webhook.Task, 0, len(rows))
+	for _, k := range order { // tasksOf keeps the order within an event
+		tasks = append(tasks, byEvent[k][0])
+		byEvent[k] = byEvent[k][1:]
+	}
+	return tasks, nil
+}

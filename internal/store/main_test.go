@@ -1,0 +1,200 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/spanner"
+	"github.com/sealpost/sealpost/internal/localcloud/localtest"
+	"github.com/sealpost/sealpost/internal/webhook"
+	"google.golang.org/api/option"
+)
+
+func TestMain(m *testing.M) { localtest.Main(m) }
+
+// t0 is when tests begin; the emulator's own clock is another one.
+var t0 = time.Date(2026, 3, 1, 12, 0, 0, 123456789, time.UTC)
+
+// clock is a time that tests move.
+type clock struct{ at atomic.Pointer[time.Time] }
+
+func newClock() *clock {
+	c := &clock{}
+	c.set(t0)
+	return c
+}
+
+func (c *clock) now() time.Time        { return *c.at.Load() }
+func (c *clock) set(t time.Time)       { c.at.Store(&t) }
+func (c *clock) move(by time.Duration) { c.set(c.now().Add(by)) }
+
+// fixture is a store on a database of its own.
+type fixture struct {
+	*Store
+	t     testing.TB
+	ctx   context.Context
+	clock *clock
+	db    string
+}
+
+func newFixture(t testing.TB, o Options, opts ...option.ClientOption) *fixture {
+	t.Helper()
+	var ddl []string
+	for _, s := range Statements() {
+		ddl = append(ddl, s.SQL)
+	}
+	f := &fixture{t: t, ctx: context.Background(), clock: newClock(), db: localtest.Database(t, ddl)}
+	f.Store = f.open(o, opts...)
+	return f
+}
+
+// open is another store, as another process would have, on the same database.
+func (f *fixture) open(o Options, opts ...option.ClientOption) *Store {
+	f.t.Helper()
+	if o.Now == nil {
+		o.Now = f.clock.now
+	}
+	s, err := Open(f.ctx, f.db, o, opts...)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(s.Close)
+	return s
+}
+
+func event(tenant, source, id, kind string) webhook.Event {
+	e := webhook.Event{Tenant: tenant, Source: source, PublisherID: id, Type: kind, ContentType: "application/json",
+		Body: []byte(`{"id":"` + id + `"}`), ReceivedAt: t0, Receipt: "receipt of " + id}
+	e.Seal()
+	return e
+}
+
+func events(n int) []webhook.Event {
+	var out []webhook.Event
+	for i := range n {
+		out = append(out, event("default", "stripe", fmt.Sprintf("evt-%d", i), "invoice.paid"))
+	}
+	return out
+}
+
+func (f *fixture) endpoint(tenant, id string, types ...string) webhook.Endpoint {
+	f.t.Helper()
+	if len(types) == 0 {
+		types = []string{"*"}
+	}
+	ep, err := f.CreateEndpoint(f.ctx, webhook.Endpoint{Tenant: tenant, ID: id, URL: "https://hooks.example.com/" + id, EventTypes: types, Queue: "q-" + id},
+		[]SealedKey{{ID: "key_1", Kind: "v1", Sealed: []byte("sealed"), SealedBy: "1"}}, "tester")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return ep
+}
+
+// endpoints writes many at once, as many calls of CreateEndpoint would.
+func (f *fixture) endpoints(tenant string, n int) {
+	f.t.Helper()
+	for from := 0; from < n; from += 1_000 {
+		var ms []*spanner.Mutation
+		for i := from; i < min(n, from+1_000); i++ {
+			ep := webhook.Endpoint{Tenant: tenant, ID: fmt.Sprintf("ep-%05d", i), URL: "https://hooks.example.com/", EventTypes: []string{"*"},
+				State: webhook.EndpointActive, StateSince: t0, Timeout: time.Second, CreatedAt: t0, UpdatedAt: t0}
+			row, err := newEndpointRow(&ep)
+			if err != nil {
+				f.t.Fatal(err)
+			}
+			ms = append(ms, insert("Endpoints", row))
+		}
+		ms = append(ms, upsert("EndpointSets", &setRow{Tenant: tenant, Version: int64(from + 1), Endpoints: int64(min(n, from+1_000)), UpdatedAt: t0}))
+		if _, err := f.client.Apply(f.ctx, ms); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+}
+
+func (f *fixture) ingest(events ...webhook.Event) []Ingested {
+	f.t.Helper()
+	out, err := f.Ingest(f.ctx, events)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	if len(out) != len(events) {
+		f.t.Fatalf("%d results for %d events", len(out), len(events))
+	}
+	return out
+}
+
+// count is how many rows a table has.
+func (f *fixture) count(table string) int {
+	f.t.Helper()
+	n := 0
+	key := map[string]string{"Endpoints": "Tenant", "EndpointKeys": "Tenant", "AuditLog": "Tenant", "SourceCounts": "Tenant", "DeadMessages": "DeadKey"}[table]
+	if key == "" {
+		key = "EventKey"
+	}
+	err := f.client.Single().Read(f.ctx, table, spanner.AllKeys(), []string{key}).Do(func(*spanner.Row) error {
+		n++
+		return nil
+	})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return n
+}
+
+func (f *fixture) row(k webhook.EventKey) EventRow {
+	f.t.Helper()
+	r, err := f.Event(f.ctx, "default", k)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return r
+}
+
+func (f *fixture) getDelivery(k webhook.EventKey, endpoint string) (webhook.Delivery, []webhook.Attempt) {
+	f.t.Helper()
+	d, as, err := f.Delivery(f.ctx, "default", k, endpoint)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return d, as
+}
+
+// outcomes of attempts
+var (
+	delivered = webhook.Outcome{Class: webhook.ClassOK, Status: 200}
+	failing   = webhook.Outcome{Class: webhook.ClassStatus, Status: 500}
+	gone      = webhook.Outcome{Class: webhook.ClassStatus, Status: 410}
+)
+
+// attempt is the record of one attempt of d that ended so, decided as production does.
+func (f *fixture) attempt(d webhook.Delivery, o webhook.Outcome) AttemptRecord {
+	now := f.clock.now()
+	return AttemptRecord{
+		Attempt: webhook.Attempt{Key: d.Key(), Trigger: d.Trigger, StartedAt: now, Duration: 12 * time.Millisecond, Outcome: o,
+			URL: "https://hooks.example.com/", RemoteAddr: "203.0.113.7:443", KeyIDs: []string{"key_1"}, Excerpt: []byte("answer\xff"), WroteRequest: true},
+		Decision: webhook.Decide(d, o, webhook.RetryPolicy{}, now),
+		Queue:    webhook.QueueRef{Tenant: d.Tenant, Endpoint: d.Endpoint, Own: "q-" + d.Endpoint},
+	}
+}
+
+func (f *fixture) record(recs ...AttemptRecord) []Recorded {
+	f.t.Helper()
+	out, err := f.Record(f.ctx, recs)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return out
+}
+
+func nowhere(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
