@@ -526,7 +526,7 @@ func TestDeadHTTP2ConnectionIsReplaced(t *testing.T) {
 	hole := newBlackhole(t, s.Listener.Addr().String())
 	roots := x509.NewCertPool()
 	roots.AddCert(s.Certificate())
-	c := client(t, Dev(), ClientOptions{RootCAs: roots, PingAfter: 200 * time.Millisecond, PingTimeout: 200 * time.Millisecond})
+	c := client(t, Dev(), ClientOptions{RootCAs: roots, PingAfter: 500 * time.Millisecond, PingTimeout: 500 * time.Millisecond})
 	rawURL := "https://" + hole.l.Addr().String() + "/"
 	if _, proto, err := post(t.Context(), c, rawURL, "1"); err != nil || proto != "HTTP/2.0" {
 		t.Fatal(proto, err)
@@ -543,6 +543,34 @@ func TestDeadHTTP2ConnectionIsReplaced(t *testing.T) {
 	}
 	if _, _, err := post(t.Context(), c, rawURL, "3"); err != nil {
 		t.Errorf("after it: %v", err)
+	}
+}
+
+// Connections that an endpoint closes, one after the other, give their places
+// back: a host that restarts often is not locked out.
+func TestClosedConnectionsGiveTheirPlacesBack(t *testing.T) {
+	t.Parallel()
+	for _, secure := range []bool{false, true} {
+		s, l := serve(t, secure, func(http.ResponseWriter, *http.Request) {})
+		roots := x509.NewCertPool()
+		if secure {
+			roots.AddCert(s.Certificate())
+		}
+		c := client(t, Dev(), ClientOptions{RootCAs: roots, MaxConnsPerHost: 2, Timeout: 10 * time.Second})
+		ok := 0
+		for i := range 50 {
+			_, _, err := post(t.Context(), c, s.URL, "x")
+			// The close may cross with the request.
+			if k := Classify(err); k != KindNone && k != KindReset {
+				t.Fatalf("secure=%t, after %d connections closed: %v", secure, i, err)
+			} else if k == KindNone {
+				ok++
+			}
+			s.CloseClientConnections()
+		}
+		if ok == 0 || l.accepted.Load() < 20 {
+			t.Errorf("secure=%t: %d answers over %d connections", secure, ok, l.accepted.Load())
+		}
 	}
 }
 
@@ -581,7 +609,7 @@ func TestDeadlineInEveryPhase(t *testing.T) {
 				t.Parallel()
 				p := Dev()
 				p.Resolver = tt.dns
-				const limit = 150 * time.Millisecond
+				const limit = 400 * time.Millisecond
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				o := ClientOptions{Timeout: limit}
 				if by == "context" {

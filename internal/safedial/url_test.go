@@ -292,7 +292,7 @@ func FuzzCheckURL(f *testing.F) {
 		"https://good.example/", "https://GOOD.example.:443/?q=1", "https://[::ffff:7f00:1]/", "http://localhost:8080/x",
 		"https://good.example@10.0.0.1/", "https://10.0.0.1#@good.example/", "https://[good.example]/", `https://good.example\@10.0.0.1/`,
 		"https://127.1/", "https://0x7f000001/", "https://0177.0.0.1/", "https://1.2.3.4.5/", "https://b%C3%BCcher.example/",
-		"https://[fe80::1%25eth0]/", "https:good.example", "https://good.example:22/", "//good.example", "https://a.b:0443/é?ü#",
+		"https://[fe80::1%25eth0]/", "https:good.example", "https://good.example:22/", "//good.example", "https://a.b:0443/é?ü#", "http://0.0b0",
 	} {
 		f.Add(raw)
 	}
@@ -358,7 +358,7 @@ func inetAton(host string) (netip.Addr, bool) {
 	var v uint64
 	for i, p := range parts {
 		n, err := strconv.ParseUint(p, 0, 32)
-		if err != nil || strings.ContainsRune(p, '_') {
+		if err != nil || strings.Contains(p, "_") || strings.HasPrefix(p, "0b") || strings.HasPrefix(p, "0o") { // Go's own spellings
 			return netip.Addr{}, false
 		}
 		bits := 8
