@@ -169,47 +169,37 @@ func TestRedirectIsAFailureAndNotFollowed(t *testing.T) {
 	}
 }
 
-func TestErrors(t *testing.T) {
+// refusal is a call's error and what it has to be.
+type refusal struct {
+	what string
+	err  error
+	code codes.Code
+	says string
+}
+
+func checkRefusals(t *testing.T, all []refusal) {
+	t.Helper()
+	for _, e := range all {
+		if got := status.Convert(e.err); got.Code() != e.code || !strings.Contains(got.Message(), e.says) {
+			t.Errorf("%s: %v, want %v with %q", e.what, e.err, e.code, e.says)
+		}
+	}
+}
+
+const absent = location + "/queues/absent"
+
+func TestQueueSettingsRefused(t *testing.T) {
 	t.Parallel()
 	c, _ := dial(t, cloudtasks.Options{})
-	ctx := t.Context()
 	mustCreateQueue(t, c, &cloudtaskspb.Queue{Name: queue})
-	if _, err := c.PauseQueue(ctx, &cloudtaskspb.PauseQueueRequest{Name: queue}); err != nil {
-		t.Fatal(err)
-	}
 	createQueue := func(parent string, q *cloudtaskspb.Queue) error {
-		_, err := c.CreateQueue(ctx, &cloudtaskspb.CreateQueueRequest{Parent: parent, Queue: q})
-		return err
+		return second(c.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: parent, Queue: q}))
 	}
 	config := func(l *cloudtaskspb.RateLimits, r *cloudtaskspb.RetryConfig) error {
 		return createQueue(location, &cloudtaskspb.Queue{Name: location + "/queues/bad", RateLimits: l, RetryConfig: r})
 	}
-	create := func(parent string, change func(*cloudtaskspb.Task, *cloudtaskspb.HttpRequest)) error {
-		task := post("http://example.com/")
-		if change != nil {
-			change(task, task.GetHttpRequest())
-		}
-		_, err := c.CreateTask(ctx, &cloudtaskspb.CreateTaskRequest{Parent: parent, Task: task})
-		return err
-	}
-	on := func(change func(*cloudtaskspb.Task, *cloudtaskspb.HttpRequest)) error { return create(queue, change) }
-	type (
-		T = *cloudtaskspb.Task
-		R = *cloudtaskspb.HttpRequest
-	)
-	const absent = location + "/queues/absent"
-	_ = on(func(k T, _ R) { k.Name = queue + "/tasks/there" })
-	_ = on(func(k T, _ R) { k.Name = queue + "/tasks/gone" })
-	if err := c.DeleteTask(ctx, &cloudtaskspb.DeleteTaskRequest{Name: queue + "/tasks/gone"}); err != nil {
-		t.Fatal(err)
-	}
 	neg := durationpb.New(-1)
-	for _, e := range []struct {
-		what string
-		err  error
-		code codes.Code
-		says string
-	}{
+	checkRefusals(t, []refusal{
 		{"queue exists", createQueue(location, &cloudtaskspb.Queue{Name: queue}), codes.AlreadyExists, "Queue already exists"},
 		{"queue name", createQueue(location, &cloudtaskspb.Queue{Name: "q"}), codes.InvalidArgument, "Queue name must be formatted"},
 		{"queue id too long", createQueue(location, &cloudtaskspb.Queue{Name: location + "/queues/" + strings.Repeat("a", 101)}), codes.InvalidArgument, "Queue name"},
@@ -226,20 +216,26 @@ func TestErrors(t *testing.T) {
 		{"max backoff", config(nil, &cloudtaskspb.RetryConfig{MaxBackoff: neg}), codes.InvalidArgument, "maxBackoff cannot be negative"},
 		{"backoff order", config(nil, &cloudtaskspb.RetryConfig{MinBackoff: durationpb.New(2 * time.Second), MaxBackoff: durationpb.New(time.Second)}), codes.InvalidArgument, "minBackoff must be less than or equal"},
 		{"app engine queue", createQueue(location, &cloudtaskspb.Queue{Name: absent, AppEngineRoutingOverride: &cloudtaskspb.AppEngineRouting{Service: "s"}}), codes.Unimplemented, "App Engine"},
+	})
+}
 
-		{"get absent queue", second(c.GetQueue(ctx, &cloudtaskspb.GetQueueRequest{Name: absent})), codes.NotFound, "Queue does not exist."},
-		{"pause absent queue", second(c.PauseQueue(ctx, &cloudtaskspb.PauseQueueRequest{Name: absent})), codes.NotFound, "Queue does not exist."},
-		{"resume absent queue", second(c.ResumeQueue(ctx, &cloudtaskspb.ResumeQueueRequest{Name: absent})), codes.NotFound, "Queue does not exist."},
-		{"purge absent queue", second(c.PurgeQueue(ctx, &cloudtaskspb.PurgeQueueRequest{Name: absent})), codes.NotFound, "Queue does not exist."},
-		{"delete absent queue", c.DeleteQueue(ctx, &cloudtaskspb.DeleteQueueRequest{Name: absent}), codes.NotFound, "Requested entity was not found."},
-		{"list tasks of absent queue", second(c.ListTasks(ctx, &cloudtaskspb.ListTasksRequest{Parent: absent}).Next()), codes.NotFound, "Queue does not exist."},
-		{"get queue, bad name", second(c.GetQueue(ctx, &cloudtaskspb.GetQueueRequest{Name: "q"})), codes.InvalidArgument, "Queue name"},
-		{"update queue, bad name", second(c.UpdateQueue(ctx, &cloudtaskspb.UpdateQueueRequest{Queue: &cloudtaskspb.Queue{Name: "q"}})), codes.InvalidArgument, "Queue name"},
-		{"list queues, filter", second(c.ListQueues(ctx, &cloudtaskspb.ListQueuesRequest{Parent: location, Filter: "name:q"}).Next()), codes.InvalidArgument, "state"},
-		{"list queues, token", second(c.ListQueues(ctx, &cloudtaskspb.ListQueuesRequest{Parent: location, PageToken: "?"}).Next()), codes.InvalidArgument, "page token"},
-		{"list tasks, token", second(c.ListTasks(ctx, &cloudtaskspb.ListTasksRequest{Parent: queue, PageToken: "?"}).Next()), codes.InvalidArgument, "page token"},
-		{"list tasks, size", second(c.ListTasks(ctx, &cloudtaskspb.ListTasksRequest{Parent: queue, PageSize: -1}).Next()), codes.InvalidArgument, "Page size"},
-
+func TestTaskSettingsRefused(t *testing.T) {
+	t.Parallel()
+	c, _ := dial(t, cloudtasks.Options{})
+	mustCreatePaused(t, c)
+	create := func(parent string, change func(*cloudtaskspb.Task, *cloudtaskspb.HttpRequest)) error {
+		task := post("http://example.com/")
+		if change != nil {
+			change(task, task.GetHttpRequest())
+		}
+		return second(c.CreateTask(t.Context(), &cloudtaskspb.CreateTaskRequest{Parent: parent, Task: task}))
+	}
+	on := func(change func(*cloudtaskspb.Task, *cloudtaskspb.HttpRequest)) error { return create(queue, change) }
+	type (
+		T = *cloudtaskspb.Task
+		R = *cloudtaskspb.HttpRequest
+	)
+	checkRefusals(t, []refusal{
 		{"task in absent queue", create(absent, nil), codes.NotFound, "Queue does not exist."},
 		{"task, bad parent", create("q", nil), codes.InvalidArgument, "Queue name"},
 		{"task id", on(func(k T, _ R) { k.Name = queue + "/tasks/not a valid id" }), codes.InvalidArgument, "Task ID \"not a valid id\" can contain only"},
@@ -272,7 +268,47 @@ func TestErrors(t *testing.T) {
 		{"largest body", on(func(_ T, r R) { r.Body = make([]byte, 1<<20-300) }), codes.OK, ""},
 		{"body too large", on(func(_ T, r R) { r.Body = make([]byte, 1<<20) }), codes.InvalidArgument, "Task size too large"},
 		{"retry config of a task", on(func(k T, _ R) { k.RetryConfig = &cloudtaskspb.RetryConfig{MaxAttempts: -2} }), codes.InvalidArgument, "maxAttempts"},
+	})
+}
 
+// mustCreatePaused makes a paused queue that holds the task "there" and has
+// lost the task "gone".
+func mustCreatePaused(t *testing.T, c *api.Client) {
+	t.Helper()
+	mustCreateQueue(t, c, &cloudtaskspb.Queue{Name: queue})
+	if _, err := c.PauseQueue(t.Context(), &cloudtaskspb.PauseQueueRequest{Name: queue}); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"there", "gone"} {
+		task := post("http://h/")
+		task.Name = queue + "/tasks/" + id
+		if _, err := c.CreateTask(t.Context(), &cloudtaskspb.CreateTaskRequest{Parent: queue, Task: task}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.DeleteTask(t.Context(), &cloudtaskspb.DeleteTaskRequest{Name: queue + "/tasks/gone"}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestCallsRefused(t *testing.T) {
+	t.Parallel()
+	c, _ := dial(t, cloudtasks.Options{})
+	ctx := t.Context()
+	mustCreatePaused(t, c)
+	checkRefusals(t, []refusal{
+		{"get absent queue", second(c.GetQueue(ctx, &cloudtaskspb.GetQueueRequest{Name: absent})), codes.NotFound, "Queue does not exist."},
+		{"pause absent queue", second(c.PauseQueue(ctx, &cloudtaskspb.PauseQueueRequest{Name: absent})), codes.NotFound, "Queue does not exist."},
+		{"resume absent queue", second(c.ResumeQueue(ctx, &cloudtaskspb.ResumeQueueRequest{Name: absent})), codes.NotFound, "Queue does not exist."},
+		{"purge absent queue", second(c.PurgeQueue(ctx, &cloudtaskspb.PurgeQueueRequest{Name: absent})), codes.NotFound, "Queue does not exist."},
+		{"delete absent queue", c.DeleteQueue(ctx, &cloudtaskspb.DeleteQueueRequest{Name: absent}), codes.NotFound, "Requested entity was not found."},
+		{"list tasks of absent queue", second(c.ListTasks(ctx, &cloudtaskspb.ListTasksRequest{Parent: absent}).Next()), codes.NotFound, "Queue does not exist."},
+		{"get queue, bad name", second(c.GetQueue(ctx, &cloudtaskspb.GetQueueRequest{Name: "q"})), codes.InvalidArgument, "Queue name"},
+		{"update queue, bad name", second(c.UpdateQueue(ctx, &cloudtaskspb.UpdateQueueRequest{Queue: &cloudtaskspb.Queue{Name: "q"}})), codes.InvalidArgument, "Queue name"},
+		{"list queues, filter", second(c.ListQueues(ctx, &cloudtaskspb.ListQueuesRequest{Parent: location, Filter: "name:q"}).Next()), codes.InvalidArgument, "state"},
+		{"list queues, token", second(c.ListQueues(ctx, &cloudtaskspb.ListQueuesRequest{Parent: location, PageToken: "?"}).Next()), codes.InvalidArgument, "page token"},
+		{"list tasks, token", second(c.ListTasks(ctx, &cloudtaskspb.ListTasksRequest{Parent: queue, PageToken: "?"}).Next()), codes.InvalidArgument, "page token"},
+		{"list tasks, size", second(c.ListTasks(ctx, &cloudtaskspb.ListTasksRequest{Parent: queue, PageSize: -1}).Next()), codes.InvalidArgument, "Page size"},
 		{"get unknown task", second(c.GetTask(ctx, &cloudtaskspb.GetTaskRequest{Name: queue + "/tasks/unknown"})), codes.NotFound, "Requested entity was not found."},
 		{"get deleted task", second(c.GetTask(ctx, &cloudtaskspb.GetTaskRequest{Name: queue + "/tasks/gone"})), codes.NotFound, "existed recently"},
 		{"get task of absent queue", second(c.GetTask(ctx, &cloudtaskspb.GetTaskRequest{Name: absent + "/tasks/t"})), codes.NotFound, ""},
@@ -280,11 +316,7 @@ func TestErrors(t *testing.T) {
 		{"delete unknown task", c.DeleteTask(ctx, &cloudtaskspb.DeleteTaskRequest{Name: queue + "/tasks/unknown"}), codes.NotFound, "Requested entity was not found."},
 		{"run unknown task", second(c.RunTask(ctx, &cloudtaskspb.RunTaskRequest{Name: queue + "/tasks/unknown"})), codes.NotFound, "Requested entity was not found."},
 		{"iam", second(c.GetIamPolicy(ctx, &iampb.GetIamPolicyRequest{Resource: queue})), codes.Unimplemented, ""},
-	} {
-		if got := status.Convert(e.err); got.Code() != e.code || !strings.Contains(got.Message(), e.says) {
-			t.Errorf("%s: %v, want %v with %q", e.what, e.err, e.code, e.says)
-		}
-	}
+	})
 }
 
 func second[T any](_ T, err error) error { return err }

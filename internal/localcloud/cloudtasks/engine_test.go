@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -617,6 +618,12 @@ func add(t *testing.T, s *Server, n int, deadline time.Duration) {
 	}
 }
 
+// pass lets time go by in a bubble, and all that it sets off.
+func pass(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
 func TestConcurrencyLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -647,17 +654,17 @@ func TestDispatchDeadlineCancelsTheRequest(t *testing.T) {
 		})), &cloudtaskspb.Queue{RetryConfig: retryConfig(2, time.Second, time.Second, 0, 0)})
 		defer s.Close()
 		add(t, s, 1, 15*time.Second)
-		<-time.After(10 * time.Second)
+		pass(10 * time.Second)
 		list, err := s.ListTasks(context.Background(), &cloudtaskspb.ListTasksRequest{Parent: testQueue})
 		if err != nil || len(list.Tasks) != 1 || list.Tasks[0].LastAttempt.ResponseTime != nil {
 			t.Fatal(list, err)
 		}
-		<-time.After(5*time.Second + 1)
+		pass(5 * time.Second)
 		list, _ = s.ListTasks(context.Background(), &cloudtaskspb.ListTasksRequest{Parent: testQueue})
 		if got := list.Tasks[0]; got.ResponseCount != 0 || got.LastAttempt.ResponseStatus.GetCode() != int32(codes.DeadlineExceeded) {
 			t.Errorf("after the deadline: %v", got)
 		}
-		<-time.After(time.Minute)
+		pass(time.Minute)
 		equal(t, "attempts lasted", took, []time.Duration{15 * time.Second, 15 * time.Second})
 		if st, _ := s.Stats(testQueue); st.GivenUp != 1 {
 			t.Errorf("stats at %v = %+v", time.Since(start), st)
@@ -700,7 +707,7 @@ func TestPausePurgeDeleteRecallNothing(t *testing.T) {
 				}
 				synctest.Wait()
 				b.release <- c.end // still there to be released
-				<-time.After(time.Hour)
+				pass(time.Hour)
 				if st, ok := s.Stats(testQueue); st != c.want || ok == c.gone {
 					t.Errorf("stats = %+v, %v", st, ok)
 				}
@@ -729,7 +736,7 @@ func TestRunTaskWhileInFlight(t *testing.T) {
 			t.Errorf("stats = %+v", st)
 		}
 		b.release <- 500
-		<-time.After(time.Hour / 10) // no retry while the other attempt lasts
+		pass(time.Hour / 10) // no retry while the other attempt lasts
 		if st, _ := s.Stats(testQueue); st != (Stats{Depth: 1, InFlight: 1, Dispatched: 2}) {
 			t.Errorf("stats = %+v", st)
 		}
@@ -755,16 +762,28 @@ func TestCloseCancelsAttempts(t *testing.T) {
 	})
 }
 
-func TestBacklogOf100k(t *testing.T) {
-	w := newWorld(t, Options{}, &cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxDispatchesPerSecond: 1}})
+func TestBacklogCostsNoGoroutines(t *testing.T) {
+	s := New(Options{Transport: blocking{}})
+	defer s.Close()
+	ctx := t.Context()
+	if _, err := s.CreateQueue(ctx, &cloudtaskspb.CreateQueueRequest{Parent: testLocation, Queue: &cloudtaskspb.Queue{
+		Name: testQueue, RateLimits: &cloudtaskspb.RateLimits{MaxDispatchesPerSecond: 1, MaxConcurrentDispatches: 2},
+	}}); err != nil {
+		t.Fatal(err)
+	}
 	const n = 100_000
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
 	goroutines := runtime.NumGoroutine()
 	for i := range n {
-		w.mustTask(fmt.Sprintf("t%d", i), 0)
+		task := httpTask("http://h/")
+		task.Name = fmt.Sprintf("%s/tasks/t%d", testQueue, i)
+		if _, err := s.CreateTask(ctx, &cloudtaskspb.CreateTaskRequest{Parent: testQueue, Task: task}); err != nil {
+			t.Fatal(err)
+		}
 	}
+	// Two attempts in flight, and the timer's function while it runs.
 	if more := runtime.NumGoroutine() - goroutines; more > 4 {
 		t.Errorf("%d more goroutines with %d tasks waiting", more, n)
 	}
@@ -773,20 +792,76 @@ func TestBacklogOf100k(t *testing.T) {
 	if each := (int64(after.HeapAlloc) - int64(before.HeapAlloc)) / n; each > 2048 {
 		t.Errorf("a waiting task takes %d bytes", each)
 	}
-	w.clock.Advance(1000 * time.Second)
-	st, _ := w.Stats(testQueue)
-	if len(w.hits) != 1010 || st.Depth != n-1010 {
-		t.Errorf("after 1,000 s %d dispatched (want 1,010), depth %d", len(w.hits), st.Depth)
-	}
-	if st.InFlight != 0 {
+	if st, _ := s.Stats(testQueue); st.Depth != n || st.InFlight > 2 {
 		t.Errorf("stats = %+v", st)
 	}
-	w.clock.Advance(n * time.Second)
-	if st, _ := w.Stats(testQueue); st.Succeeded != n || st.Depth != 0 {
-		t.Errorf("at the end: %+v", st)
+}
+
+func TestBacklogLeavesAtItsRate(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Options{}, &cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxDispatchesPerSecond: 1}})
+	const n = 100_000
+	for i := range n {
+		w.mustTask(fmt.Sprintf("t%d", i), 0)
 	}
-	if more := runtime.NumGoroutine() - goroutines; more > 4 {
-		t.Errorf("%d more goroutines at the end", more)
+	w.clock.Advance(1000 * time.Second)
+	if st, _ := w.Stats(testQueue); len(w.hits) != 1010 || st.Depth != n-1010 || st.InFlight != 0 {
+		t.Errorf("after 1,000 s %d dispatched (want 1,010), %+v", len(w.hits), st)
+	}
+}
+
+// Everything at once, for the race detector and for panics; at the end every
+// task is accounted for.
+func TestHammer(t *testing.T) {
+	t.Parallel()
+	s := New(Options{TaskNameTTL: -1, QueueNameTTL: -1, Transport: HandlerTransport(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.Header.Get("X-CloudTasks-TaskName"), "7") && r.Header.Get("X-CloudTasks-TaskRetryCount") == "0" {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+	}))})
+	ctx := t.Context()
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			rng := rand.New(rand.NewPCG(uint64(i), 1))
+			for range 400 {
+				queue := fmt.Sprintf("%s/queues/q%d", testLocation, rng.IntN(3))
+				name := fmt.Sprintf("%s/tasks/t%d", queue, rng.IntN(50))
+				switch rng.IntN(12) {
+				case 0:
+					_, _ = s.UpdateQueue(ctx, &cloudtaskspb.UpdateQueueRequest{Queue: &cloudtaskspb.Queue{Name: queue, RateLimits: &cloudtaskspb.RateLimits{MaxDispatchesPerSecond: 1 + rng.Float64()*400, MaxConcurrentDispatches: int32(1 + rng.IntN(9))}}})
+				case 1:
+					_, _ = s.PauseQueue(ctx, &cloudtaskspb.PauseQueueRequest{Name: queue})
+				case 2, 3:
+					_, _ = s.ResumeQueue(ctx, &cloudtaskspb.ResumeQueueRequest{Name: queue})
+				case 4:
+					_, _ = s.PurgeQueue(ctx, &cloudtaskspb.PurgeQueueRequest{Name: queue})
+				case 5:
+					if rng.IntN(10) == 0 {
+						_, _ = s.DeleteQueue(ctx, &cloudtaskspb.DeleteQueueRequest{Name: queue})
+					}
+				case 6:
+					_, _ = s.RunTask(ctx, &cloudtaskspb.RunTaskRequest{Name: name})
+				case 7:
+					_, _ = s.DeleteTask(ctx, &cloudtaskspb.DeleteTaskRequest{Name: name})
+				case 8:
+					_, _ = s.ListTasks(ctx, &cloudtaskspb.ListTasksRequest{Parent: queue, PageSize: 3})
+				default:
+					task := httpTask("http://h/")
+					task.Name = name
+					_, _ = s.CreateTask(ctx, &cloudtaskspb.CreateTaskRequest{Parent: queue, Task: task})
+				}
+			}
+		})
+	}
+	wg.Wait()
+	s.Close()
+	s.e.mu.Lock()
+	defer s.e.mu.Unlock()
+	for name, q := range s.e.queues {
+		if q.inFlight != 0 || len(q.order)-q.holes != len(q.tasks) || len(q.waiting) > len(q.tasks) {
+			t.Errorf("%s: %d in flight, %d in order, %d holes, %d waiting, %d tasks", name, q.inFlight, len(q.order), q.holes, len(q.waiting), len(q.tasks))
+		}
 	}
 }
 

@@ -201,25 +201,37 @@ func TestAliases(t *testing.T) {
 	wantCode(t, "alias of an absent version", second(r.update(s, "version_aliases")), codes.FailedPrecondition)
 }
 
-func TestErrors(t *testing.T) {
+// refusal is a call's error and what it has to be.
+type refusal struct {
+	what string
+	err  error
+	code codes.Code
+	says string
+}
+
+func checkRefusals(t *testing.T, all []refusal) {
+	t.Helper()
+	for _, e := range all {
+		if got := status.Convert(e.err); got.Code() != e.code || !strings.Contains(got.Message(), e.says) {
+			t.Errorf("%s: %v, want %v with %q", e.what, e.err, e.code, e.says)
+		}
+	}
+}
+
+const absent = parent + "/secrets/absent"
+
+func TestSecretSettingsRefused(t *testing.T) {
 	t.Parallel()
 	r := dial(t, secretmanager.Options{})
-	ctx := t.Context()
-	s := r.secret("s", "one")
-	empty := r.secret("empty")
+	r.secret("s")
 	create := func(parent, id string, change func(*secretmanagerpb.Secret)) error {
 		in := &secretmanagerpb.Secret{Replication: automatic}
 		if change != nil {
 			change(in)
 		}
-		_, err := r.CreateSecret(ctx, &secretmanagerpb.CreateSecretRequest{Parent: parent, SecretId: id, Secret: in})
-		return err
+		return second(r.CreateSecret(t.Context(), &secretmanagerpb.CreateSecretRequest{Parent: parent, SecretId: id, Secret: in}))
 	}
 	bad := func(change func(*secretmanagerpb.Secret)) error { return create(parent, "bad", change) }
-	addCRC := func(sum int64) error {
-		_, err := r.AddSecretVersion(ctx, &secretmanagerpb.AddSecretVersionRequest{Parent: s.Name, Payload: &secretmanagerpb.SecretPayload{Data: []byte("x"), DataCrc32C: &sum}})
-		return err
-	}
 	many := func(n int) map[string]string {
 		m := make(map[string]string)
 		for i := range n {
@@ -228,14 +240,7 @@ func TestErrors(t *testing.T) {
 		return m
 	}
 	type S = secretmanagerpb.Secret
-	const absent = parent + "/secrets/absent"
-	right := int64(crc32.Checksum([]byte("x"), crc32.MakeTable(crc32.Castagnoli)))
-	for _, e := range []struct {
-		what string
-		err  error
-		code codes.Code
-		says string
-	}{
+	checkRefusals(t, []refusal{
 		{"exists", create(parent, "s", nil), codes.AlreadyExists, "already exists."},
 		{"parent", create("demo", "x", nil), codes.InvalidArgument, "expected format"},
 		{"id", create(parent, "a.b", nil), codes.InvalidArgument, "secret ID"},
@@ -254,7 +259,16 @@ func TestErrors(t *testing.T) {
 		}), codes.InvalidArgument, "expire_time"},
 		{"ttl", bad(func(s *S) { s.Expiration = &secretmanagerpb.Secret_Ttl{Ttl: durationpb.New(-1)} }), codes.InvalidArgument, "ttl"},
 		{"alias at creation", bad(func(s *S) { s.VersionAliases = map[string]int64{"a": 1} }), codes.FailedPrecondition, "alias"},
+	})
+}
 
+func TestSecretCallsRefused(t *testing.T) {
+	t.Parallel()
+	r := dial(t, secretmanager.Options{})
+	ctx := t.Context()
+	s := r.secret("s")
+	type S = secretmanagerpb.Secret
+	checkRefusals(t, []refusal{
 		{"get absent", second(r.GetSecret(ctx, &secretmanagerpb.GetSecretRequest{Name: absent})), codes.NotFound, absent},
 		{"get bad name", second(r.GetSecret(ctx, &secretmanagerpb.GetSecretRequest{Name: "s"})), codes.InvalidArgument, "expected format"},
 		{"delete absent", r.DeleteSecret(ctx, &secretmanagerpb.DeleteSecretRequest{Name: absent}), codes.NotFound, absent},
@@ -267,7 +281,19 @@ func TestErrors(t *testing.T) {
 		{"list, size", second(r.ListSecrets(ctx, &secretmanagerpb.ListSecretsRequest{Parent: parent, PageSize: -1}).Next()), codes.InvalidArgument, "page_size"},
 		{"list, filter", second(r.ListSecrets(ctx, &secretmanagerpb.ListSecretsRequest{Parent: parent, Filter: "create_time>1"}).Next()), codes.InvalidArgument, "filters"},
 		{"list versions of absent", second(r.ListSecretVersions(ctx, &secretmanagerpb.ListSecretVersionsRequest{Parent: absent}).Next()), codes.NotFound, absent},
+	})
+}
 
+func TestVersionCallsRefused(t *testing.T) {
+	t.Parallel()
+	r := dial(t, secretmanager.Options{})
+	ctx := t.Context()
+	s, empty := r.secret("s", "one"), r.secret("empty")
+	right := int64(crc32.Checksum([]byte("x"), crc32.MakeTable(crc32.Castagnoli)))
+	addCRC := func(sum int64) error {
+		return second(r.AddSecretVersion(ctx, &secretmanagerpb.AddSecretVersionRequest{Parent: s.Name, Payload: &secretmanagerpb.SecretPayload{Data: []byte("x"), DataCrc32C: &sum}}))
+	}
+	checkRefusals(t, []refusal{
 		{"add to absent", second(r.add(absent, []byte("x"))), codes.NotFound, absent},
 		{"add nothing", second(r.add(s.Name, nil)), codes.InvalidArgument, "cannot be empty"},
 		{"add too much", second(r.add(s.Name, make([]byte, 64<<10+1))), codes.InvalidArgument, "65536"},
@@ -275,7 +301,6 @@ func TestErrors(t *testing.T) {
 		{"right checksum", addCRC(right), codes.OK, ""},
 		{"wrong checksum", addCRC(right + 1), codes.InvalidArgument, "crc32c"},
 		{"impossible checksum", addCRC(right + 1<<32), codes.InvalidArgument, "crc32c"},
-
 		{"access absent secret", second(r.access(absent + "/versions/1")), codes.NotFound, "not found or has no versions"},
 		{"access latest of none", second(r.access(r.secret("none").Name + "/versions/latest")), codes.NotFound, "not found or has no versions"},
 		{"access absent version", second(r.access(s.Name + "/versions/9")), codes.NotFound, "versions/9] not found."},
@@ -285,11 +310,7 @@ func TestErrors(t *testing.T) {
 		{"access a secret", second(r.access(s.Name)), codes.InvalidArgument, "expected format"},
 		{"destroy latest", second(r.DestroySecretVersion(ctx, &secretmanagerpb.DestroySecretVersionRequest{Name: s.Name + "/versions/latest"})), codes.InvalidArgument, "number"},
 		{"destroy absent", second(r.DestroySecretVersion(ctx, &secretmanagerpb.DestroySecretVersionRequest{Name: s.Name + "/versions/9"})), codes.NotFound, "not found."},
-	} {
-		if got := status.Convert(e.err); got.Code() != e.code || !strings.Contains(got.Message(), e.says) {
-			t.Errorf("%s: %v, want %v with %q", e.what, e.err, e.code, e.says)
-		}
-	}
+	})
 }
 
 func TestEtags(t *testing.T) {
