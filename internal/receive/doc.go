@@ -1,0 +1,14 @@
+// Package receive owns the receiving half of Sealpost: POST /in/{source} is
+// verified over its raw bytes, published, and only then answered with 2xx.
+//
+// The order of work never changes: bounded read, verification, identity, allowed
+// types, publish, wait for the publish result, answer. Nothing is remembered: if
+// publishing fails, the answer is 503 and the provider's retry starts anew.
+// Whether an event is a duplicate, and in which order events come, is not decided
+// here.
+//
+// It refuses what could make one sender everyone's problem: bodies beyond the
+// source's limit before any other work, bodies that arrive too slowly, and more
+// bytes in flight than the instance's budget. It never touches Spanner, never
+// guesses an encoding, and tells a refused sender nothing but the status.
+package receive

@@ -1,0 +1,160 @@
+package receive
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/sealpost/sealpost/internal/provider"
+	"github.com/sealpost/sealpost/internal/webhook"
+)
+
+// Limits and defaults of a source.
+const (
+	DefaultBodyLimit = 25 << 20 // what GitHub sends at most
+	MaxBodyLimit     = 32 << 20 // what Cloud Run passes on over HTTP/1
+
+	DefaultPublishDeadline = 2 * time.Second
+	MinPublishDeadline     = 50 * time.Millisecond
+	MaxPublishDeadline     = 30 * time.Second
+
+	maxSecrets = 8 // of one source; each is compared with every request
+)
+
+// Source is one provider's way in: POST /in/{ID}.
+type Source struct {
+	ID     string
+	Scheme string
+	Tenant string // webhook.DefaultTenant if empty
+	// Secrets are read by explicit version number. Several are a rotation.
+	Secrets []SecretRef
+	// AllowTypes are patterns ([webhook.MatchType]) of the event types wanted; all
+	// if empty. An authentic event of another type is answered 204 and counted.
+	AllowTypes []string
+	// Tolerance of signed timestamps; nil means [provider.DefaultTolerance].
+	Tolerance *time.Duration
+	// BodyLimit is the largest body accepted, in bytes; 0 means [DefaultBodyLimit].
+	BodyLimit int64
+	// PublishDeadline bounds the wait for the publish result; 0 means
+	// [DefaultPublishDeadline]. It should lie well inside the provider's timeout.
+	PublishDeadline time.Duration
+	// PublicURL is where the provider posts to, for schemes that sign it. It is
+	// never taken from a request.
+	PublicURL string
+	HMAC      *provider.HMAC // settings of generic-hmac
+
+	// Keys are the resolved secrets, newest first or not: each is tried.
+	Keys []provider.Secret
+}
+
+// SecretRef names a secret of Secret Manager and the versions of it in use.
+type SecretRef struct {
+	Name     string
+	Versions []int
+}
+
+var secretName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,255}$`)
+
+// faults are all that is wrong with a source's settings, each with the setting's
+// name. The secrets' values are not looked at.
+func (s *Source) faults() []error {
+	var out []error
+	fault := func(format string, args ...any) { out = append(out, fmt.Errorf(format, args...)) }
+	if err := webhook.ValidSource(s.ID); err != nil {
+		fault("id: %w", err)
+	}
+	if s.Tenant != "" {
+		if err := webhook.ValidName(s.Tenant); err != nil {
+			fault("tenant: %w", err)
+		}
+	}
+	for _, p := range s.AllowTypes {
+		if err := webhook.ValidPattern(p); err != nil {
+			fault("allow_types: %w", err)
+		}
+	}
+	if s.BodyLimit < 0 || s.BodyLimit > MaxBodyLimit {
+		fault("body_limit: %d is not between 1 and %d", s.BodyLimit, MaxBodyLimit)
+	}
+	if d := s.PublishDeadline; d != 0 && (d < MinPublishDeadline || d > MaxPublishDeadline) {
+		fault("publish_deadline: %s is not between %s and %s", d, MinPublishDeadline, MaxPublishDeadline)
+	}
+	if s.PublicURL != "" {
+		u, err := url.Parse(s.PublicURL)
+		if err != nil || (u.Scheme != "https" && u.Scheme != "http") || u.Host == "" || u.Fragment != "" || u.RawQuery != "" || u.User != nil {
+			fault("public_url: is not an absolute http or https URL without query, fragment and credentials")
+		}
+	}
+	v, err := s.verifier()
+	switch {
+	case err != nil:
+		out = append(out, err)
+	case v.NeedsURL() && s.PublicURL == "":
+		fault("public_url: scheme %s signs the URL, which must be configured", s.Scheme)
+	}
+	return append(out, s.secretFaults()...)
+}
+
+func (s *Source) secretFaults() []error {
+	var out []error
+	n := 0
+	names := map[string]bool{}
+	for _, ref := range s.Secrets {
+		if !secretName.MatchString(ref.Name) {
+			out = append(out, fmt.Errorf("secrets: name %q is not 1-255 letters, digits, '-' or '_'", ref.Name))
+		}
+		if names[ref.Name] {
+			out = append(out, fmt.Errorf("secrets: %q is listed twice", ref.Name))
+		}
+		names[ref.Name] = true
+		if len(ref.Versions) == 0 {
+			out = append(out, fmt.Errorf("secrets: %q lists no version number", ref.Name))
+		}
+		seen := map[int]bool{}
+		for _, v := range ref.Versions {
+			if v < 1 || seen[v] {
+				out = append(out, fmt.Errorf("secrets: %q: version %d is not a positive number listed once", ref.Name, v))
+			}
+			seen[v] = true
+			n++
+		}
+	}
+	if n > maxSecrets {
+		out = append(out, fmt.Errorf("secrets: %d versions, at most %d are tried", n, maxSecrets))
+	}
+	return out
+}
+
+func (s *Source) verifier() (*provider.Scheme, error) {
+	return provider.New(s.Scheme, provider.Options{Tolerance: s.Tolerance, HMAC: s.HMAC})
+}
+
+// checkSources reports every fault of every source at once.
+func checkSources(sources []Source, more func(*Source) []error) error {
+	var all []error
+	seen := map[string]bool{}
+	for i := range sources {
+		s := &sources[i]
+		if s.ID != "" && seen[s.ID] {
+			all = append(all, fmt.Errorf("source %q: id: is used twice", s.ID))
+		}
+		seen[s.ID] = true
+		for _, err := range append(s.faults(), more(s)...) {
+			all = append(all, fmt.Errorf("source %s: %w", label(s.ID, i), err))
+		}
+	}
+	return errors.Join(all...)
+}
+
+func label(id string, index int) string {
+	if id == "" {
+		return fmt.Sprintf("#%d", index+1)
+	}
+	if len(id) > 64 {
+		id = id[:64] + "…"
+	}
+	return fmt.Sprintf("%q", strings.ToValidUTF8(id, "?"))
+}

@@ -1,0 +1,434 @@
+package receive
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"math"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sealpost/sealpost/internal/provider"
+	"github.com/sealpost/sealpost/internal/webhook"
+)
+
+// Reasons of [VerifyRequests] for requests that never reach a source.
+const (
+	ReasonBadRequest    = "bad_request"    // the captured request itself is unusable
+	ReasonBadOption     = "bad_option"     // unknown scheme, or an option that cannot be used
+	ReasonWrongResponse = "wrong_response" // a handshake's answer is not the expected one
+)
+
+// CapturedRequest is one request with everything needed to judge it: an element
+// of the JSON array that [ReadCaptured] reads.
+type CapturedRequest struct {
+	Name    string
+	Scheme  string
+	Secrets []string // the keys active at the time; several = rotation
+	Header  []webhook.Header
+	Method  string // POST if empty
+	URL     string // the public URL that the provider posts to, where it is signed
+	Body    []byte
+	Now     time.Time
+	Options map[string]json.RawMessage
+	// ExpectedResponse is what a handshake must answer: a JSON string is the body's
+	// text, anything else is compared as JSON. Empty: no handshake is expected.
+	ExpectedResponse json.RawMessage
+
+	fault string // why the element cannot be used
+}
+
+// Verdict is the receiver's judgement of one captured request.
+type Verdict struct {
+	Name    string `json:"name"`
+	Verdict string `json:"verdict"` // accept or reject
+	Reason  string `json:"reason"`  // "ok", or the refusal's code
+	Detail  string `json:"detail,omitempty"`
+}
+
+// The two verdicts.
+const (
+	Accept = "accept"
+	Reject = "reject"
+)
+
+// ReadCaptured reads a JSON array of captured requests, or a single one: name,
+// scheme, secret (a text, or a list of texts), headers (name → value or list of
+// values), method, url, body_base64, now_unix, options, expected_response. Other
+// fields are ignored.
+//
+// Only a text that is no such JSON is an error. An element that cannot be used
+// stays in the list, and [VerifyRequests] rejects it and says why.
+func ReadCaptured(b []byte) ([]CapturedRequest, error) {
+	var list []json.RawMessage
+	if trimmed := bytes.TrimLeft(b, " \t\r\n"); len(trimmed) > 0 && trimmed[0] == '{' {
+		list = []json.RawMessage{trimmed}
+	} else if err := json.Unmarshal(b, &list); err != nil {
+		return nil, fmt.Errorf("captured requests: want a JSON array: %w", err)
+	}
+	captured := make([]CapturedRequest, len(list))
+	for i, raw := range list {
+		captured[i] = readCaptured(raw)
+	}
+	return captured, nil
+}
+
+func readCaptured(raw json.RawMessage) CapturedRequest {
+	var c CapturedRequest
+	fault := func(name string, err error) {
+		if err != nil && c.fault == "" {
+			c.fault = name + ": " + err.Error()
+		}
+	}
+	err := members(raw, func(name string, value json.RawMessage) {
+		switch name {
+		case "name":
+			fault(name, json.Unmarshal(value, &c.Name))
+		case "scheme":
+			fault(name, json.Unmarshal(value, &c.Scheme))
+		case "method":
+			fault(name, json.Unmarshal(value, &c.Method))
+		case "url":
+			fault(name, json.Unmarshal(value, &c.URL))
+		case "body_base64":
+			fault(name, json.Unmarshal(value, &c.Body))
+		case "options":
+			fault(name, json.Unmarshal(value, &c.Options))
+		case "expected_response":
+			if string(value) != "null" {
+				c.ExpectedResponse = value
+			}
+		case "secret":
+			var err error
+			c.Secrets, err = textOrList(value)
+			fault(name, err)
+		case "now_unix":
+			var err error
+			c.Now, err = unixTime(value)
+			fault(name, err)
+		case "headers":
+			fault(name, members(value, func(name string, value json.RawMessage) {
+				lines, err := textOrList(value)
+				fault("header "+name, err)
+				for _, l := range lines {
+					c.Header = append(c.Header, webhook.Header{Name: name, Value: l})
+				}
+			}))
+		}
+	})
+	fault("request", err)
+	return c
+}
+
+func textOrList(raw json.RawMessage) ([]string, error) {
+	var one string
+	if json.Unmarshal(raw, &one) == nil && raw[0] == '"' {
+		return []string{one}, nil
+	}
+	var list []*string
+	if err := json.Unmarshal(raw, &list); err != nil || slices.Contains(list, nil) || list == nil {
+		return nil, fmt.Errorf("want a text or a list of texts")
+	}
+	texts := make([]string, len(list))
+	for i, s := range list {
+		texts[i] = *s
+	}
+	return texts, nil
+}
+
+// unixTime reads seconds, fractions allowed.
+func unixTime(raw json.RawMessage) (time.Time, error) {
+	var n json.Number
+	if err := json.Unmarshal(raw, &n); err != nil {
+		return time.Time{}, fmt.Errorf("want a number of seconds")
+	}
+	if s, err := n.Int64(); err == nil {
+		return time.Unix(s, 0), nil
+	}
+	f, err := n.Float64()
+	if err != nil || math.Abs(f) > 1<<53 {
+		return time.Time{}, fmt.Errorf("want a number of seconds")
+	}
+	whole, frac := math.Modf(f)
+	return time.Unix(int64(whole), int64(frac*1e9)), nil
+}
+
+// VerifyRequests judges captured requests by the receiver itself. Each is written
+// as the HTTP/1.1 bytes that it was on the wire, so that repeated and odd header
+// lines arrive as such, and served by a net/http server through the Routes of a
+// receiver with one source, an in-memory publisher and the request's own clock.
+//
+// A request is accepted if the answer is 2xx and, where a handshake is expected,
+// the expected one. Whatever cannot be judged is rejected with a reason; nothing
+// panics.
+func VerifyRequests(ctx context.Context, captured []CapturedRequest) []Verdict {
+	verdicts := make([]Verdict, len(captured))
+	for i := range captured {
+		verdicts[i], _, _ = judge(ctx, &captured[i])
+	}
+	return verdicts
+}
+
+// ExplainRequest judges one captured request and, if it is rejected, says why in
+// words a person can act on. others are secrets of other endpoints that may have
+// been mixed up with this one's.
+func ExplainRequest(ctx context.Context, c CapturedRequest, others []provider.Secret) (Verdict, []string) {
+	v, src, o := judge(ctx, &c)
+	if v.Verdict == Accept || o == nil || o.request.Method == "" {
+		return v, nil
+	}
+	scheme, err := src.verifier()
+	if err != nil {
+		return v, nil
+	}
+	return v, provider.Explain(scheme, o.request, src.Keys, others, c.Now).Causes
+}
+
+// judge never fails: what goes wrong is the verdict.
+func judge(ctx context.Context, c *CapturedRequest) (Verdict, Source, *outcome) {
+	reject := func(reason, format string, args ...any) Verdict {
+		return Verdict{Name: c.Name, Verdict: Reject, Reason: reason, Detail: fmt.Sprintf(format, args...)}
+	}
+	if c.fault != "" {
+		return reject(ReasonBadRequest, "%s", c.fault), Source{}, nil
+	}
+	src, err := c.source()
+	if err != nil {
+		return reject(ReasonBadOption, "%s", err), src, nil
+	}
+	var seen *outcome
+	memory := new(memory)
+	rc, err := New(Config{
+		Sources: []Source{src}, Publisher: memory, Logger: slog.New(slog.DiscardHandler),
+		Now: func() time.Time { return c.Now }, observe: func(o *outcome) { seen = o },
+	})
+	if err != nil {
+		if why := unusableSecret(&src); why != nil {
+			return reject(string(provider.NoSecret), "%s", why), src, nil
+		}
+		return reject(ReasonBadOption, "%s", err), src, nil
+	}
+	wire, err := c.wire(src.ID)
+	if err != nil {
+		return reject(ReasonBadRequest, "%s", err), src, nil
+	}
+	res, body, err := exchange(ctx, rc.Routes(), wire)
+	switch {
+	case err != nil:
+		return reject(ReasonBadRequest, "no answer: %s", err), src, seen
+	case seen == nil:
+		return reject(ReasonBadRequest, "answered %d before any source saw it", res.StatusCode), src, nil
+	case res.StatusCode < 200 || res.StatusCode > 299:
+		return reject(seen.reason, "%s", seen.detail), src, seen
+	case c.ExpectedResponse != nil && !sameResponse(c.ExpectedResponse, body):
+		return reject(ReasonWrongResponse, "answered %d with another body than expected", res.StatusCode), src, seen
+	case c.ExpectedResponse == nil && !seen.shaken && !bytes.Equal(memory.body, c.Body):
+		return reject(ReasonBadRequest, "published %d bytes that are not the %d posted", len(memory.body), len(c.Body)), src, seen
+	}
+	return Verdict{Name: c.Name, Verdict: Accept, Reason: "ok"}, src, seen
+}
+
+// source is what would have been configured.
+func (c *CapturedRequest) source() (Source, error) {
+	s := Source{ID: "captured", Scheme: c.Scheme, BodyLimit: MaxBodyLimit}
+	for i, text := range c.Secrets {
+		s.Keys = append(s.Keys, provider.NewSecret("captured", i+1, []byte(text)))
+	}
+	var h provider.HMAC
+	texts := map[string]*string{}
+	for name, target := range hmacFields(&h) {
+		texts[name] = target.(*string) // every setting is a text
+	}
+	for name, raw := range c.Options {
+		switch target, ok := texts[name]; {
+		case name == "tolerance_s":
+			d, err := seconds(raw)
+			if err != nil {
+				return s, err
+			}
+			s.Tolerance = &d
+		case ok:
+			if err := json.Unmarshal(raw, target); err != nil {
+				return s, fmt.Errorf("option %s: want a text", name)
+			}
+		default:
+			return s, fmt.Errorf("option %.64q is unknown", name)
+		}
+	}
+	if c.Scheme == "generic-hmac" {
+		s.HMAC = &h
+	}
+	v, err := provider.New(s.Scheme, provider.Options{HMAC: s.HMAC})
+	if err != nil {
+		return s, err
+	}
+	if !v.SignsTime() && s.Tolerance != nil && *s.Tolerance > 0 {
+		s.Tolerance = nil // harmless here: there is no age to judge
+	}
+	if v.NeedsURL() {
+		s.PublicURL, _, _ = strings.Cut(c.URL, "?")
+	}
+	return s, nil
+}
+
+func seconds(raw json.RawMessage) (time.Duration, error) {
+	var n float64
+	if err := json.Unmarshal(raw, &n); err != nil || string(raw) == "null" || math.Abs(n) > 1e9 {
+		return 0, fmt.Errorf("option tolerance_s: want a number of seconds")
+	}
+	return time.Duration(n * float64(time.Second)), nil
+}
+
+func unusableSecret(s *Source) error {
+	v, err := s.verifier()
+	if err != nil {
+		return nil
+	}
+	if len(s.Keys) == 0 {
+		return fmt.Errorf("no secret is given")
+	}
+	for _, k := range s.Keys {
+		if err := v.CheckSecret(k); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// framing headers are written for the bytes at hand, not as captured.
+var framing = []string{"Connection", "Content-Length", "Expect", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
+
+// wire is the request as HTTP/1.1 bytes. It refuses what no request can hold.
+func (c *CapturedRequest) wire(source string) ([]byte, error) {
+	method := or(c.Method, http.MethodPost)
+	if strings.ContainsAny(method, " \t\r\n\x00") {
+		return nil, fmt.Errorf("method %.32q is none", method)
+	}
+	target, host := "/in/"+source, "receiver.example"
+	if c.URL != "" {
+		u, err := url.Parse(c.URL)
+		if err != nil {
+			return nil, fmt.Errorf("url cannot be parsed")
+		}
+		host = or(u.Host, host)
+		if _, query, ok := strings.Cut(c.URL, "?"); ok {
+			target += "?" + query
+		}
+	}
+	if strings.ContainsAny(target, " \t\r\n\x00#") {
+		return nil, fmt.Errorf("url holds characters that no request line can")
+	}
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "%s %s HTTP/1.1\r\n", method, target)
+	hosts := 0
+	for _, h := range c.Header {
+		if strings.ContainsAny(h.Name, "\r\n:") || h.Name == "" || strings.ContainsAny(h.Value, "\r\n\x00") {
+			return nil, fmt.Errorf("header %.64q cannot be written as a header line", h.Name)
+		}
+		if slices.Contains(framing, http.CanonicalHeaderKey(h.Name)) {
+			continue
+		}
+		if strings.EqualFold(h.Name, "Host") {
+			hosts++
+		}
+		fmt.Fprintf(&b, "%s: %s\r\n", h.Name, h.Value)
+	}
+	if hosts == 0 {
+		fmt.Fprintf(&b, "Host: %s\r\n", host)
+	}
+	if len(c.Body) > 0 || method == http.MethodPost || method == http.MethodPut || method == http.MethodPatch {
+		b.WriteString("Content-Length: " + strconv.Itoa(len(c.Body)) + "\r\n")
+	}
+	b.WriteString("Connection: close\r\n\r\n")
+	b.Write(c.Body)
+	return b.Bytes(), nil
+}
+
+// exchange sends raw bytes to a net/http server that runs h and reads the answer.
+func exchange(ctx context.Context, h http.Handler, wire []byte) (*http.Response, []byte, error) {
+	client, conn := net.Pipe()
+	defer client.Close()
+	l := &oneConn{conn: make(chan net.Conn, 1), done: make(chan struct{}), addr: conn.LocalAddr()}
+	l.conn <- conn
+	server := &http.Server{Handler: h, ErrorLog: log.New(io.Discard, "", 0), ReadHeaderTimeout: 10 * time.Second}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	defer func() {
+		_ = server.Close()
+		<-served
+	}()
+	stop := context.AfterFunc(ctx, func() { _ = client.Close() })
+	defer stop()
+	go func() { _, _ = client.Write(wire) }() // ends with the connection, at the latest
+	res, err := http.ReadResponse(bufio.NewReader(client), nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
+	return res, body, err
+}
+
+// oneConn is a listener with one connection.
+type oneConn struct {
+	conn chan net.Conn
+	done chan struct{}
+	addr net.Addr
+}
+
+func (l *oneConn) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conn:
+		return c, nil
+	case <-l.done:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close is called once, by the server.
+func (l *oneConn) Close() error {
+	close(l.done)
+	return nil
+}
+
+func (l *oneConn) Addr() net.Addr { return l.addr }
+
+// sameResponse compares a handshake's answer with the expected one. Providers
+// that take the challenge as text or as JSON may be expected either way.
+func sameResponse(want json.RawMessage, got []byte) bool {
+	var text string
+	if json.Unmarshal(want, &text) == nil {
+		return string(got) == text
+	}
+	var w, g any
+	if json.Unmarshal(want, &w) != nil {
+		return false
+	}
+	if json.Unmarshal(got, &g) == nil && fmt.Sprint(w) == fmt.Sprint(g) {
+		return true
+	}
+	m, ok := w.(map[string]any)
+	return ok && len(m) == 1 && m["challenge"] == string(got)
+}
+
+// memory is a publisher that keeps the last event.
+type memory struct{ body []byte }
+
+// PublishInbound keeps the body.
+func (m *memory) PublishInbound(_ context.Context, ev webhook.Event, _ string) error {
+	m.body = bytes.Clone(ev.Body)
+	return nil
+}
+
+// PublishCounts has nobody to tell.
+func (m *memory) PublishCounts(context.Context, []Count) error { return nil }

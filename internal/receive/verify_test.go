@@ -1,0 +1,200 @@
+package receive
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sealpost/sealpost/internal/provider"
+)
+
+const vectorFile = "../provider/testdata/vectors.json"
+
+type expectation struct{ Name, Expect, Reason string }
+
+func readVectors(t testing.TB) ([]CapturedRequest, []expectation) {
+	t.Helper()
+	b, err := os.ReadFile(vectorFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	captured, err := ReadCaptured(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []expectation
+	if err := json.Unmarshal(b, &want); err != nil {
+		t.Fatal(err)
+	}
+	return captured, want
+}
+
+// Every vector passes over the wire, through the receiver's own routes.
+func TestVerifyVectors(t *testing.T) {
+	t.Parallel()
+	captured, want := readVectors(t)
+	for i, v := range VerifyRequests(t.Context(), captured) {
+		if v.Name != want[i].Name || v.Verdict != want[i].Expect {
+			t.Errorf("%s: %s %s (%s), want %s (%s)", v.Name, v.Verdict, v.Reason, v.Detail, want[i].Expect, want[i].Reason)
+		}
+		if v.Reason == "" || (v.Verdict == Reject && v.Detail == "") {
+			t.Errorf("%s: no reason: %+v", v.Name, v)
+		}
+		switch v.Reason {
+		case ReasonBadOption, ReasonBadRequest, ReasonWrongResponse:
+			t.Errorf("%s: not judged: %s", v.Name, v.Detail)
+		}
+	}
+}
+
+// Without its signature header no accepted vector is accepted.
+func TestNoVectorPassesWithoutSignature(t *testing.T) {
+	t.Parallel()
+	captured, want := readVectors(t)
+	for i, c := range captured {
+		if want[i].Expect != "accept" {
+			continue
+		}
+		c.Header = slices.Clone(c.Header)
+		for j := range c.Header {
+			if strings.Contains(strings.ToLower(c.Header[j].Name), "signature") || strings.Contains(strings.ToLower(c.Header[j].Name), "hmac") {
+				c.Header = slices.Delete(c.Header, j, j+1)
+				break
+			}
+		}
+		if v := VerifyRequests(t.Context(), []CapturedRequest{c})[0]; v.Verdict != Reject || v.Reason != string(provider.MissingSignature) {
+			t.Errorf("%s: %+v", v.Name, v)
+		}
+	}
+}
+
+func TestVerifyUnusableRequests(t *testing.T) {
+	t.Parallel()
+	good := `"headers":{"X-Hub-Signature-256":"sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"},"body_base64":"SGVsbG8sIFdvcmxkIQ=="`
+	secret := `"secret":"It's a Secret to Everybody"`
+	cases := []struct{ name, in, reason string }{
+		{"good", `{"scheme":"github",` + secret + `,` + good + `}`, "ok"},
+		{"good, fields to ignore", `{"expect":"reject","policy":1,"x":[{}],"scheme":"github","now_unix":1.5,"options":{"tolerance_s":300},"expected_response":null,` + secret + `,` + good + `}`, "ok"},
+		{"good, list of secrets", `{"scheme":"github","secret":["other","It's a Secret to Everybody"],` + good + `}`, "ok"},
+		{"framing headers are ours", `{"scheme":"github",` + secret + `,"headers":{"Content-Length":"3","transfer-encoding":"chunked","Host":"h","X-Hub-Signature-256":"sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"},"body_base64":"SGVsbG8sIFdvcmxkIQ=="}`, "ok"},
+		{"two spellings are two lines", `{"scheme":"github",` + secret + `,"headers":{"x-hub-signature-256":"a","X-Hub-Signature-256":"b"}}`, "ambiguous"},
+		{"same key twice", `{"scheme":"github",` + secret + `,"headers":{"X-Hub-Signature-256":"a","X-Hub-Signature-256":"b"}}`, "ambiguous"},
+		{"a number", `5`, ReasonBadRequest},
+		{"null", `null`, ReasonBadRequest},
+		{"empty object", `{}`, ReasonBadOption},
+		{"unknown scheme", `{"scheme":"nope",` + secret + `}`, ReasonBadOption},
+		{"scheme no text", `{"scheme":5}`, ReasonBadRequest},
+		{"no secret", `{"scheme":"github",` + good + `}`, "no_secret"},
+		{"blank secret", `{"scheme":"github","secret":"\n",` + good + `}`, "no_secret"},
+		{"one of two blank", `{"scheme":"github","secret":["","It's a Secret to Everybody"],` + good + `}`, "no_secret"},
+		{"empty list", `{"scheme":"github","secret":[],` + good + `}`, "no_secret"},
+		{"secret a number", `{"scheme":"github","secret":5}`, ReasonBadRequest},
+		{"secret list of null", `{"scheme":"github","secret":[null]}`, ReasonBadRequest},
+		{"zero tolerance", `{"scheme":"stripe","secret":"x","options":{"tolerance_s":0}}`, ReasonBadOption},
+		{"negative tolerance", `{"scheme":"github",` + secret + `,"options":{"tolerance_s":-1}}`, ReasonBadOption},
+		{"tolerance null", `{"scheme":"stripe","secret":"x","options":{"tolerance_s":null}}`, ReasonBadOption},
+		{"huge tolerance", `{"scheme":"stripe","secret":"x","options":{"tolerance_s":1e300}}`, ReasonBadOption},
+		{"unknown option", `{"scheme":"github",` + secret + `,"options":{"skip":true}}`, ReasonBadOption},
+		{"unknown hash", `{"scheme":"generic-hmac","secret":"x","options":{"hash":"md5","header":"S"}}`, ReasonBadOption},
+		{"no header", `{"scheme":"generic-hmac","secret":"x","options":{"hash":"sha1"}}`, ReasonBadOption},
+		{"body no base64", `{"scheme":"github",` + secret + `,"body_base64":"!"}`, ReasonBadRequest},
+		{"header value a number", `{"scheme":"github",` + secret + `,"headers":{"X":1}}`, ReasonBadRequest},
+		{"header with line end", `{"scheme":"github",` + secret + `,"headers":{"X":"a\r\nX-Hub-Signature-256: b"}}`, ReasonBadRequest},
+		{"header name with space", `{"scheme":"github",` + secret + `,"headers":{"a b":"c"}}`, ReasonBadRequest},
+		{"header name with colon", `{"scheme":"github",` + secret + `,"headers":{"a:b":"c"}}`, ReasonBadRequest},
+		{"empty header name", `{"scheme":"github",` + secret + `,"headers":{"":"c"}}`, ReasonBadRequest},
+		{"method with space", `{"scheme":"github",` + secret + `,"method":"POST /x HTTP/1.1\r\n"}`, ReasonBadRequest},
+		{"other method", `{"scheme":"github",` + secret + `,"method":"GET"}`, "wrong_method"},
+		{"odd method", `{"scheme":"github",` + secret + `,"method":"(x)"}`, ReasonBadRequest},
+		{"odd url", `{"scheme":"github",` + secret + `,"url":"http://a b/?c d"}`, ReasonBadRequest},
+		{"time no number", `{"scheme":"github",` + secret + `,"now_unix":"x"}`, ReasonBadRequest},
+		{"endless time", `{"scheme":"github",` + secret + `,"now_unix":1e400}`, ReasonBadRequest},
+		{"expected another answer", `{"scheme":"github","expected_response":{"a":1},` + secret + `,` + good + `}`, ReasonWrongResponse},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			captured, err := ReadCaptured([]byte("[" + c.in + "]"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			v := VerifyRequests(t.Context(), captured)[0]
+			if v.Reason != c.reason || (v.Verdict == Accept) != (c.reason == "ok") {
+				t.Errorf("%+v, want %s", v, c.reason)
+			}
+		})
+	}
+	for _, in := range []string{"", "5", "null5", `"x"`, `[`, "{"} {
+		if got, err := ReadCaptured([]byte(in)); err == nil && len(got) == 0 {
+			t.Errorf("%q: no error and nothing to judge", in)
+		}
+	}
+}
+
+func TestVerifyHandshake(t *testing.T) {
+	t.Parallel()
+	body := []byte(`{"token":"t","challenge":"abc","type":"url_verification"}`)
+	for expected, reason := range map[string]string{
+		"": "ok", `"abc"`: "ok", `{"challenge":"abc"}`: "ok", `"abd"`: ReasonWrongResponse, `{"challenge":"abd"}`: ReasonWrongResponse, `{"x":"abc"}`: ReasonWrongResponse,
+	} {
+		c := slackCapture("key", body)
+		if expected != "" {
+			c.ExpectedResponse = json.RawMessage(expected)
+		}
+		if v := VerifyRequests(t.Context(), []CapturedRequest{c})[0]; v.Reason != reason {
+			t.Errorf("%s: %+v, want %s", expected, v, reason)
+		}
+	}
+}
+
+func TestExplainRequest(t *testing.T) {
+	t.Parallel()
+	c := slackCapture("key", []byte("command=x"))
+	c.Body = append(c.Body, '\n')
+	v, causes := ExplainRequest(t.Context(), c, nil)
+	if v.Reason != "mismatch" || !strings.Contains(fmt.Sprint(causes), "appended one") {
+		t.Errorf("%+v: %v", v, causes)
+	}
+	c = slackCapture("key", []byte("command=x"))
+	if v, causes = ExplainRequest(t.Context(), c, nil); v.Verdict != Accept || causes != nil {
+		t.Errorf("%+v: %v", v, causes)
+	}
+	c.Secrets = []string{"mine"}
+	v, causes = ExplainRequest(t.Context(), c, []provider.Secret{provider.NewSecret("staging", 4, []byte("key"))})
+	if v.Reason != "mismatch" || !strings.Contains(fmt.Sprint(causes), "staging/4") {
+		t.Errorf("%+v: %v", v, causes)
+	}
+}
+
+// FuzzVerifyRequests: whatever is captured, there is a verdict.
+func FuzzVerifyRequests(f *testing.F) {
+	captured, _ := readVectors(f)
+	b, err := os.ReadFile(vectorFile)
+	if err != nil {
+		f.Fatal(err)
+	}
+	var list []json.RawMessage
+	if err := json.Unmarshal(b, &list); err != nil {
+		f.Fatal(err)
+	}
+	for i := range captured {
+		if len(list[i]) < 4096 {
+			f.Add([]byte(list[i]))
+		}
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		captured, err := ReadCaptured(b)
+		if err != nil {
+			return
+		}
+		for _, v := range VerifyRequests(t.Context(), captured[:min(len(captured), 3)]) {
+			if v.Verdict != Accept && v.Verdict != Reject || v.Reason == "" || bytes.ContainsAny([]byte(v.Reason), " \n") {
+				t.Errorf("%+v", v)
+			}
+		}
+	})
+}
