@@ -9,6 +9,7 @@ import (
 	"io"
 	"log"
 	"log/slog"
+	"maps"
 	"math"
 	"net"
 	"net/http"
@@ -29,8 +30,7 @@ const (
 	ReasonWrongResponse = "wrong_response" // a handshake's answer is not the expected one
 )
 
-// CapturedRequest is one request with everything needed to judge it: an element
-// of the JSON array that [ReadCaptured] reads.
+// CapturedRequest is one request with everything needed to judge it.
 type CapturedRequest struct {
 	Name    string
 	Scheme  string
@@ -44,6 +44,8 @@ type CapturedRequest struct {
 	// ExpectedResponse is what a handshake must answer: a JSON string is the body's
 	// text, anything else is compared as JSON. Empty: no handshake is expected.
 	ExpectedResponse json.RawMessage
+	// Others are secrets of other endpoints by name, for the explanation.
+	Others map[string]string
 
 	fault string // why the element cannot be used
 }
@@ -54,6 +56,9 @@ type Verdict struct {
 	Verdict string `json:"verdict"` // accept or reject
 	Reason  string `json:"reason"`  // "ok", or the refusal's code
 	Detail  string `json:"detail,omitempty"`
+	// Explanation says in words what a person can do about a refusal. Each cause was
+	// tested, not guessed. It is given where one request alone is judged.
+	Explanation []string `json:"explanation,omitempty"`
 }
 
 // The two verdicts.
@@ -62,25 +67,16 @@ const (
 	Reject = "reject"
 )
 
-// ReadCaptured reads a JSON array of captured requests, or a single one: name,
-// scheme, secret (a text, or a list of texts), headers (name → value or list of
-// values), method, url, body_base64, now_unix, options, expected_response. Other
-// fields are ignored.
+// UnmarshalJSON reads an object with name, scheme, secret (a text, or a list of
+// texts), headers (name → value or list of values), method, url, body_base64,
+// now_unix, options, expected_response and other_secrets (as secret, or name →
+// text). Other fields are ignored.
 //
-// Only a text that is no such JSON is an error. An element that cannot be used
-// stays in the list, and [VerifyRequests] rejects it and says why.
-func ReadCaptured(b []byte) ([]CapturedRequest, error) {
-	var list []json.RawMessage
-	if trimmed := bytes.TrimLeft(b, " \t\r\n"); len(trimmed) > 0 && trimmed[0] == '{' {
-		list = []json.RawMessage{trimmed}
-	} else if err := json.Unmarshal(b, &list); err != nil {
-		return nil, fmt.Errorf("captured requests: want a JSON array: %w", err)
-	}
-	captured := make([]CapturedRequest, len(list))
-	for i, raw := range list {
-		captured[i] = readCaptured(raw)
-	}
-	return captured, nil
+// It never fails: what cannot be used is kept, for [VerifyRequests] to reject it
+// and say why, so that one bad element does not hide the verdict on the others.
+func (c *CapturedRequest) UnmarshalJSON(b []byte) error {
+	*c = readCaptured(b)
+	return nil
 }
 
 func readCaptured(raw json.RawMessage) CapturedRequest {
@@ -111,6 +107,10 @@ func readCaptured(raw json.RawMessage) CapturedRequest {
 		case "secret":
 			var err error
 			c.Secrets, err = textOrList(value)
+			fault(name, err)
+		case "other_secrets":
+			var err error
+			c.Others, err = namedTexts(value)
 			fault(name, err)
 		case "now_unix":
 			var err error
@@ -146,6 +146,20 @@ func textOrList(raw json.RawMessage) ([]string, error) {
 	return texts, nil
 }
 
+// namedTexts reads an object of texts, or texts that are then called by number.
+func namedTexts(raw json.RawMessage) (map[string]string, error) {
+	var named map[string]string
+	if err := json.Unmarshal(raw, &named); err == nil && named != nil {
+		return named, nil
+	}
+	list, err := textOrList(raw)
+	named = map[string]string{}
+	for i, text := range list {
+		named[fmt.Sprintf("other-%d", i+1)] = text
+	}
+	return named, err
+}
+
 // unixTime reads seconds, fractions allowed.
 func unixTime(raw json.RawMessage) (time.Time, error) {
 	var n json.Number
@@ -170,28 +184,30 @@ func unixTime(raw json.RawMessage) (time.Time, error) {
 //
 // A request is accepted if the answer is 2xx and, where a handshake is expected,
 // the expected one. Whatever cannot be judged is rejected with a reason; nothing
-// panics.
+// panics. A refused request that is judged alone is also explained.
 func VerifyRequests(ctx context.Context, captured []CapturedRequest) []Verdict {
 	verdicts := make([]Verdict, len(captured))
 	for i := range captured {
-		verdicts[i], _, _ = judge(ctx, &captured[i])
+		v, src, o := judge(ctx, &captured[i])
+		if len(captured) == 1 && v.Verdict == Reject && o != nil && o.request.Method != "" {
+			v.Explanation = explain(&captured[i], src, o)
+		}
+		verdicts[i] = v
 	}
 	return verdicts
 }
 
-// ExplainRequest judges one captured request and, if it is rejected, says why in
-// words a person can act on. others are secrets of other endpoints that may have
-// been mixed up with this one's.
-func ExplainRequest(ctx context.Context, c CapturedRequest, others []provider.Secret) (Verdict, []string) {
-	v, src, o := judge(ctx, &c)
-	if v.Verdict == Accept || o == nil || o.request.Method == "" {
-		return v, nil
-	}
+// explain looks for the cause of a refusal.
+func explain(c *CapturedRequest, src Source, o *outcome) []string {
 	scheme, err := src.verifier()
-	if err != nil {
-		return v, nil
+	if err != nil { // not reached: a receiver was made with it
+		return nil
 	}
-	return v, provider.Explain(scheme, o.request, src.Keys, others, c.Now).Causes
+	var others []provider.Secret
+	for _, name := range slices.Sorted(maps.Keys(c.Others)) {
+		others = append(others, provider.NewSecret(name, 1, []byte(c.Others[name])))
+	}
+	return provider.Explain(scheme, o.request, src.Keys, others, c.Now).Causes
 }
 
 // judge never fails: what goes wrong is the verdict.
