@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net/http"
-	"strings"
+
+	"go.opentelemetry.io/otel/trace"
 )
 
 // NewLogger writes the service's log: JSON in the fields that Cloud Logging reads
@@ -66,8 +66,11 @@ type traced struct {
 }
 
 func (t traced) Handle(ctx context.Context, r slog.Record) error {
-	if tr, ok := ctx.Value(traceKey{}).(trace); ok && t.project != "" {
-		r.AddAttrs(slog.String("logging.googleapis.com/trace", "projects/"+t.project+"/traces/"+tr.id), slog.String("logging.googleapis.com/spanId", tr.span))
+	if sc := trace.SpanContextFromContext(ctx); sc.IsValid() && t.project != "" {
+		r.AddAttrs(
+			slog.String("logging.googleapis.com/trace", "projects/"+t.project+"/traces/"+sc.TraceID().String()),
+			slog.String("logging.googleapis.com/spanId", sc.SpanID().String()),
+			slog.Bool("logging.googleapis.com/trace_sampled", sc.IsSampled()))
 	}
 	return t.Handler.Handle(ctx, r)
 }
@@ -77,22 +80,4 @@ func (t traced) WithAttrs(as []slog.Attr) slog.Handler {
 }
 func (t traced) WithGroup(name string) slog.Handler {
 	return traced{t.Handler.WithGroup(name), t.project}
-}
-
-type trace struct{ id, span string }
-
-type traceKey struct{}
-
-// withTrace notes the trace that the caller's traceparent names (W3C Trace
-// Context, version 00). Anything else is ignored.
-func withTrace(ctx context.Context, h http.Header) context.Context {
-	parts := strings.Split(h.Get("Traceparent"), "-")
-	if len(parts) != 4 || parts[0] != "00" || !hexOf(parts[1], 32) || !hexOf(parts[2], 16) {
-		return ctx
-	}
-	return context.WithValue(ctx, traceKey{}, trace{parts[1], parts[2]})
-}
-
-func hexOf(s string, n int) bool {
-	return len(s) == n && strings.Trim(s, "0123456789abcdef") == ""
 }
