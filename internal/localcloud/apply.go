@@ -50,10 +50,11 @@ const (
 	Replaced Action = "replaced" // an immutable setting differed: deleted and made anew
 )
 
-// Apply makes the topics, subscriptions and queues of t exist with exactly the
-// settings of t, and returns what it changed, sorted by kind and name. Idempotent:
-// a second Apply changes nothing. What exists with other settings is brought back
-// (drift, or an older version's settings), what t does not name is left alone.
+// Apply makes the topics, subscriptions and queues of t exist on emulators with
+// exactly the settings of t (Terraform does it in the real cloud), and returns what
+// it changed, sorted by kind and name. Idempotent: a second Apply changes nothing.
+// What exists with other settings is brought back (drift, or an older version's
+// settings), what t does not name is left alone.
 //
 // A nil client leaves its part out. Several Apply at once are safe; one of them
 // then reports the change.
@@ -141,7 +142,7 @@ func (a *applier) subscription(ctx context.Context, name string, s Subscription)
 	case err != nil:
 		return result{err: err}
 	}
-	if have.GetTopic() != want.GetTopic() || have.GetEnableMessageOrdering() != want.GetEnableMessageOrdering() {
+	if !updatable(have, want) {
 		err := admin.DeleteSubscription(ctx, &pubsubpb.DeleteSubscriptionRequest{Subscription: want.Name})
 		if err != nil {
 			return result{err: err}
@@ -158,6 +159,10 @@ func (a *applier) subscription(ctx context.Context, name string, s Subscription)
 	return result{Updated, err}
 }
 
+// emulatorRetention is the most that the Pub/Sub emulator accepts, in seconds (0.8.20
+// still has the service's former limit of 7 days).
+const emulatorRetention = int64(7 * 24 * time.Hour / time.Second)
+
 func (a *applier) wantedSubscription(name string, s Subscription) (*pubsubpb.Subscription, error) {
 	minimum, maximum := a.backoff(s.Retry.MinimumBackoffSeconds, s.Retry.MaximumBackoffSeconds)
 	want := &pubsubpb.Subscription{
@@ -165,7 +170,7 @@ func (a *applier) wantedSubscription(name string, s Subscription) (*pubsubpb.Sub
 		Topic:                    a.topicName(s.Topic),
 		PushConfig:               &pubsubpb.PushConfig{},
 		AckDeadlineSeconds:       s.AckDeadlineSeconds,
-		MessageRetentionDuration: seconds(s.RetentionSeconds),
+		MessageRetentionDuration: seconds(min(s.RetentionSeconds, emulatorRetention)),
 		ExpirationPolicy:         &pubsubpb.ExpirationPolicy{}, // present without a TTL: never
 		RetryPolicy:              &pubsubpb.RetryPolicy{MinimumBackoff: minimum, MaximumBackoff: maximum},
 	}
@@ -212,11 +217,17 @@ func subscriptionDrift(have, want *pubsubpb.Subscription) []string {
 	differ("push_config", samePush(have.GetPushConfig(), want.GetPushConfig()))
 	differ("ack_deadline_seconds", have.GetAckDeadlineSeconds() == want.GetAckDeadlineSeconds())
 	differ("message_retention_duration", proto.Equal(have.GetMessageRetentionDuration(), want.GetMessageRetentionDuration()))
-	// An absent policy means the default of 31 days; present without a TTL, never.
-	differ("expiration_policy", have.GetExpirationPolicy() != nil && have.GetExpirationPolicy().GetTtl() == nil)
 	differ("retry_policy", proto.Equal(have.GetRetryPolicy(), want.GetRetryPolicy()))
 	differ("dead_letter_policy", proto.Equal(have.GetDeadLetterPolicy(), want.GetDeadLetterPolicy()))
 	return paths
+}
+
+// updatable tells whether have can become want by an update. Topic and ordering can't
+// be changed anywhere, the expiration not in the emulator.
+func updatable(have, want *pubsubpb.Subscription) bool {
+	// An absent policy means the default of 31 days; present without a TTL, never.
+	expires := have.GetExpirationPolicy() == nil || have.GetExpirationPolicy().GetTtl() != nil
+	return have.GetTopic() == want.GetTopic() && have.GetEnableMessageOrdering() == want.GetEnableMessageOrdering() && !expires
 }
 
 // samePush compares what we set; the service adds attributes of its own.

@@ -23,6 +23,7 @@ import (
 	"cloud.google.com/go/pubsub/v2"
 
 	tasksemulator "github.com/sealpost/sealpost/internal/localcloud/cloudtasks"
+	secretsemulator "github.com/sealpost/sealpost/internal/localcloud/secretmanager"
 )
 
 // Part is a service of the local cloud; parts combine with |.
@@ -51,7 +52,8 @@ type Options struct {
 	// Those who share an emulator take one each: an instance holds 100 databases.
 	Instance string
 	// Tasks and Secrets are passed on to our own emulators.
-	Tasks tasksemulator.Options
+	Tasks   tasksemulator.Options
+	Secrets secretsemulator.Options
 }
 
 // Cloud is a running local cloud.
@@ -60,9 +62,13 @@ type Cloud struct {
 	spanner *Emulator
 	pubsub  *Emulator
 	tasks   *tasksemulator.Server
+	secrets *secretsemulator.Server
 	env     map[string]string
 
 	databases *databaseadmin.DatabaseAdminClient // nil without Spanner
+
+	done    chan struct{} // closed when a child has ended
+	failure error         // read after done
 
 	mu      sync.Mutex
 	closers []io.Closer
@@ -87,10 +93,10 @@ func Start(ctx context.Context, opts Options) (*Cloud, error) {
 	if opts.Instance == "" {
 		opts.Instance = DefaultInstance
 	}
-	c := &Cloud{opts: opts, env: map[string]string{"GOOGLE_CLOUD_PROJECT": opts.Project}}
+	c := &Cloud{opts: opts, env: map[string]string{"GOOGLE_CLOUD_PROJECT": opts.Project}, done: make(chan struct{})}
 	group, ctx := errgroup.WithContext(ctx)
 	for part, start := range map[Part]func(context.Context) error{
-		Spanner: c.startSpanner, PubSub: c.startPubSub, CloudTasks: c.startTasks,
+		Spanner: c.startSpanner, PubSub: c.startPubSub, CloudTasks: c.startTasks, SecretManager: c.startSecrets,
 	} {
 		if opts.Parts&part != 0 {
 			group.Go(func() error { return start(ctx) })
@@ -99,6 +105,7 @@ func Start(ctx context.Context, opts Options) (*Cloud, error) {
 	if err := group.Wait(); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
+	c.watch()
 	return c, nil
 }
 
@@ -176,6 +183,20 @@ func (c *Cloud) startTasks(context.Context) error {
 	return nil
 }
 
+func (c *Cloud) startSecrets(context.Context) error {
+	if addr := c.opts.getenv(SecretManagerVariable); addr != "" {
+		c.started(SecretManagerVariable, addr, nothingToClose)
+		return nil
+	}
+	c.secrets = secretsemulator.New(c.opts.Secrets)
+	addr, err := c.secrets.Start("127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("start secret manager emulator: %w", err)
+	}
+	c.started(SecretManagerVariable, addr, closerFunc(c.secrets.Close))
+	return nil
+}
+
 type closerFunc func()
 
 func (f closerFunc) Close() error { f(); return nil }
@@ -208,6 +229,9 @@ func (c *Cloud) PubSub() *Emulator { return c.pubsub }
 
 // Tasks is our Cloud Tasks emulator, or nil where it is not in this process.
 func (c *Cloud) Tasks() *tasksemulator.Server { return c.tasks }
+
+// Secrets is our Secret Manager emulator, or nil where it is not in this process.
+func (c *Cloud) Secrets() *secretsemulator.Server { return c.secrets }
 
 // NewDatabase creates a database with a name of its own and returns the full name
 // (projects/…/instances/…/databases/…). It takes some 6 ms, more with much DDL. Drop
@@ -306,18 +330,32 @@ func (c *Cloud) Close() error {
 	return group.Wait()
 }
 
-// Done is closed when one of the cloud's own children has ended, which before
-// Close means that the cloud is broken.
-func (c *Cloud) Done() <-chan struct{} {
-	done := make(chan struct{})
+// watch closes done when a child ends.
+func (c *Cloud) watch() {
 	var once sync.Once
 	for _, e := range []*Emulator{c.spanner, c.pubsub} {
-		if e != nil && e.Done() != nil {
-			go func() {
+		if e != nil && e.child != nil {
+			go func() { // ends with the child, which ends with Close
 				<-e.Done()
-				once.Do(func() { close(done) })
+				once.Do(func() {
+					c.failure = e.child.explain(errors.New("local cloud"))
+					close(c.done)
+				})
 			}()
 		}
 	}
-	return done
+}
+
+// Done is closed when one of the cloud's own children has ended, which before
+// Close means that the cloud is broken; Err then says why.
+func (c *Cloud) Done() <-chan struct{} { return c.done }
+
+// Err is nil before Done is closed, then how the child ended and what it said last.
+func (c *Cloud) Err() error {
+	select {
+	case <-c.done:
+		return c.failure
+	default:
+		return nil
+	}
 }

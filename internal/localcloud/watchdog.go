@@ -22,7 +22,7 @@ func signalGroup(pid int, sig syscall.Signal) error { return syscall.Kill(-pid, 
 // child (the first wait ends early then).
 const watchdogScript = `trap : TERM
 "$@" 3<&- & child=$!
-{ read -r _ <&3; kill -KILL "$child"; } 2>/dev/null &
+{ read -r _ <&3; kill -KILL "$child"; } >/dev/null 2>&1 &
 exec 3<&-
 wait "$child" || wait "$child"`
 

@@ -54,13 +54,14 @@ type part struct {
 }
 
 var (
-	spanner    = &part{kind: localcloud.Spanner}
-	pubsub     = &part{kind: localcloud.PubSub}
-	cloudTasks = &part{kind: localcloud.CloudTasks}
+	spanner       = &part{kind: localcloud.Spanner}
+	pubsub        = &part{kind: localcloud.PubSub}
+	cloudTasks    = &part{kind: localcloud.CloudTasks}
+	secretManager = &part{kind: localcloud.SecretManager}
 )
 
 func stop() error {
-	for _, p := range []*part{spanner, pubsub, cloudTasks} {
+	for _, p := range []*part{spanner, pubsub, cloudTasks, secretManager} {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if p.cloud == nil {
@@ -147,6 +148,14 @@ func PubSub(t testing.TB) (project string) {
 func CloudTasks(t testing.TB) (project string) {
 	t.Helper()
 	cloudTasks.get(t)
+	return Project()
+}
+
+// SecretManager is the id of a project that no other test uses.
+// SECRET_MANAGER_EMULATOR_HOST is set in this process afterwards.
+func SecretManager(t testing.TB) (project string) {
+	t.Helper()
+	secretManager.get(t)
 	return Project()
 }
 

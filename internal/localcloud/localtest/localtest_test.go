@@ -48,7 +48,8 @@ func TestVariablesAreSet(t *testing.T) {
 	t.Parallel()
 	localtest.Spanner(t)
 	localtest.CloudTasks(t)
-	for _, name := range []string{"SPANNER_EMULATOR_HOST", "CLOUD_TASKS_EMULATOR_HOST"} {
+	localtest.SecretManager(t)
+	for _, name := range []string{"SPANNER_EMULATOR_HOST", "CLOUD_TASKS_EMULATOR_HOST", "SECRET_MANAGER_EMULATOR_HOST"} {
 		if os.Getenv(name) == "" {
 			t.Errorf("%s is not set", name)
 		}
