@@ -152,6 +152,7 @@ func (s *Scheme) compile() {
 	for _, name := range s.keep {
 		s.kept = append(s.kept, canonical(name))
 	}
+	s.kept = append(s.kept, "Content-Encoding") // without it a compressed body could not be read later
 }
 
 func canonical(name string) string { return http.CanonicalHeaderKey(name) }

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/sealpost/sealpost/internal/provider"
+	"github.com/sealpost/sealpost/internal/receive"
+	"github.com/sealpost/sealpost/internal/secrets"
+)
+
+// config is everything that the receiver is told.
+type config struct {
+	Project     string
+	Topic       string
+	Sources     []receive.Source
+	ByteBudget  int64
+	ReadTimeout time.Duration
+}
+
+const environment = `usage: receiver [--version]
+
+Serves POST /in/{source} for providers, until SIGTERM. Settings:
+
+  GOOGLE_CLOUD_PROJECT   the project (needed)
+  SOURCES                the sources, a JSON array:
+                         [{"id":"billing","scheme":"stripe","secrets":[{"name":"source-billing","versions":[1]}]}]
+                         and per source, where wanted: tenant, allow_types, tolerance ("5m"),
+                         body_limit (bytes), publish_deadline ("2s"), public_url, hmac (for generic-hmac)
+  SOURCES_FILE           a file with the same, instead
+  INBOUND_TOPIC          topic of verified events (default sealpost-inbound)
+  BYTE_BUDGET            bytes held for bodies at any time (default 134217728)
+  READ_TIMEOUT           time for one body to arrive (default 10s)
+  HOST, PORT             address to listen on (default every interface, 8080)
+  LOG_FORMAT, LOG_LEVEL  json or text; debug, info, warn or error
+
+PUBSUB_EMULATOR_HOST and SECRET_MANAGER_EMULATOR_HOST lead to emulators.
+`
+
+func usage() { fmt.Fprint(os.Stderr, environment) }
+
+// Bounds of settings.
+const (
+	minByteBudget  = 32 << 20
+	maxByteBudget  = 16 << 30
+	minReadTimeout = time.Second
+	maxReadTimeout = time.Minute
+)
+
+// load reads and checks every setting, and reports all faults at once. Secrets
+// are not read yet.
+func load(getenv func(string) string) (config, error) {
+	cfg := config{Project: getenv("GOOGLE_CLOUD_PROJECT"), Topic: getenv("INBOUND_TOPIC"),
+		ByteBudget: receive.DefaultByteBudget, ReadTimeout: receive.DefaultReadTimeout}
+	var errs []error
+	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if cfg.Project == "" {
+		fault("GOOGLE_CLOUD_PROJECT: is not set")
+	}
+	if cfg.Topic == "" {
+		cfg.Topic = "sealpost-inbound"
+	}
+	if v := getenv("BYTE_BUDGET"); v != "" {
+		n, err := strconv.ParseInt(v, 10, 64)
+		if err != nil || n < minByteBudget || n > maxByteBudget {
+			fault("BYTE_BUDGET: is %q, want %d to %d", v, minByteBudget, int64(maxByteBudget))
+		}
+		cfg.ByteBudget = n
+	}
+	if v := getenv("READ_TIMEOUT"); v != "" {
+		d, err := time.ParseDuration(v)
+		if err != nil || d < minReadTimeout || d > maxReadTimeout {
+			fault("READ_TIMEOUT: is %q, want %s to %s", v, minReadTimeout, maxReadTimeout)
+		}
+		cfg.ReadTimeout = d
+	}
+	var err error
+	if cfg.Sources, err = readSources(getenv("SOURCES"), getenv("SOURCES_FILE")); err != nil {
+		errs = append(errs, err)
+	}
+	return cfg, errors.Join(errs...)
+}
+
+func readSources(text, file string) ([]receive.Source, error) {
+	name, b := "SOURCES", []byte(text)
+	switch {
+	case text != "" && file != "":
+		return nil, errors.New("SOURCES, SOURCES_FILE: are both set")
+	case text == "" && file == "":
+		return nil, errors.New("SOURCES, SOURCES_FILE: neither is set (no sources are written [])")
+	case file != "":
+		var err error
+		name = "SOURCES_FILE"
+		if b, err = os.ReadFile(file); err != nil {
+			return nil, fmt.Errorf("SOURCES_FILE: %w", err)
+		}
+	}
+	sources, err := receive.ParseSources(b)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return sources, nil
+}
+
+// readSecrets resolves every listed version of every source. One that cannot be
+// read fails the start: a new revision then never takes traffic, and the old one
+// goes on serving.
+func (c *config) readSecrets(ctx context.Context) error {
+	client, err := secrets.NewClient(ctx)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	var wg sync.WaitGroup
+	faults := make([][]error, len(c.Sources))
+	for i := range c.Sources {
+		s := &c.Sources[i]
+		wg.Go(func() {
+			for _, ref := range s.Secrets {
+				for _, v := range ref.Versions {
+					value, err := client.Access(ctx, c.Project, ref.Name, v)
+					if err != nil {
+						faults[i] = append(faults[i], fmt.Errorf("source %q: %w", s.ID, err))
+						continue
+					}
+					s.Keys = append(s.Keys, provider.NewSecret(ref.Name, v, value))
+				}
+			}
+		})
+	}
+	wg.Wait()
+	var all []error
+	for _, f := range faults {
+		all = append(all, f...)
+	}
+	return errors.Join(all...)
+}

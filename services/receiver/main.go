@@ -1,0 +1,98 @@
+// Command receiver takes providers' webhooks at POST /in/{source}: it verifies
+// them, publishes their raw bytes, and only then answers 2xx.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/sealpost/sealpost/internal/bus"
+	"github.com/sealpost/sealpost/internal/receive"
+	"github.com/sealpost/sealpost/internal/serve"
+)
+
+func main() {
+	version := flag.Bool("version", false, "print the version and exit")
+	flag.Usage = usage
+	flag.Parse()
+	if *version {
+		fmt.Println(serve.Version())
+		return
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Getenv)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "receiver:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, getenv func(string) string) error {
+	cfg, err := load(getenv)
+	if err != nil {
+		return err
+	}
+	log, err := serve.NewLogger(os.Stdout, "receiver", getenv)
+	if err != nil {
+		return err
+	}
+	l, err := serve.Listen(getenv)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	return receiver(ctx, cfg, l, log)
+}
+
+// receiver serves on l until ctx is done. It starts only if every listed version
+// of every secret can be read and used.
+func receiver(ctx context.Context, cfg config, l net.Listener, log *slog.Logger) (err error) {
+	if err := cfg.readSecrets(ctx); err != nil {
+		return err
+	}
+	p, err := bus.NewPublisher(ctx, cfg.Project, cfg.Topic, bus.PublisherOptions{})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		err = errors.Join(err, p.Close(end))
+	}()
+	rc, err := receive.New(receive.Config{Sources: cfg.Sources, Publisher: publisher{p}, Logger: log, ByteBudget: cfg.ByteBudget, ReadTimeout: cfg.ReadTimeout})
+	if err != nil {
+		return err
+	}
+	counting, stop := context.WithCancel(context.WithoutCancel(ctx))
+	counted := make(chan error, 1)
+	go func() { counted <- rc.Run(counting) }()
+	err = serve.Run(ctx, l, Routes(rc, log), log)
+	stop() // no request is left: the counts are final
+	return errors.Join(err, <-counted)
+}
+
+// Routes is all that the receiver serves.
+func Routes(rc *receive.Receiver, log *slog.Logger) http.Handler {
+	return serve.WithHealth(rc.Routes(), nil, log)
+}
+
+// publisher gives the receiver's counts the form in which they travel.
+type publisher struct{ *bus.Publisher }
+
+func (p publisher) PublishCounts(ctx context.Context, counts []receive.Count) error {
+	report := make([]bus.Count, len(counts))
+	for i, c := range counts {
+		report[i] = bus.Count(c)
+	}
+	return p.Publisher.PublishCounts(ctx, report)
+}
