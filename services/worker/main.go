@@ -1,0 +1,103 @@
+// Command worker turns the messages of both topics into deliveries with tasks.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+
+	"github.com/sealpost/sealpost/internal/bus"
+	"github.com/sealpost/sealpost/internal/fanout"
+	"github.com/sealpost/sealpost/internal/serve"
+	"github.com/sealpost/sealpost/internal/store"
+	"github.com/sealpost/sealpost/internal/tasks"
+)
+
+func main() {
+	version := flag.Bool("version", false, "print the version and exit")
+	flag.Usage = usage
+	flag.Parse()
+	if *version {
+		fmt.Println(serve.Version())
+		return
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Getenv)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "worker:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, getenv func(string) string) error {
+	cfg, err := load(getenv)
+	if err != nil {
+		return err
+	}
+	log, err := serve.NewLogger(os.Stdout, "worker", getenv)
+	if err != nil {
+		return err
+	}
+	st, err := store.Open(ctx, cfg.Database, store.Options{Retention: cfg.retention})
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	queue, err := tasks.New(ctx, cfg.tasks)
+	if err != nil {
+		return err
+	}
+	defer queue.Close()
+	in := fanout.New(cfg.fanout(st, queue, log))
+	defer in.Close()
+	l, err := serve.Listen(getenv)
+	if err != nil {
+		return err
+	}
+	if cfg.Mode == modePush {
+		return serve.Run(ctx, l, Routes(cfg.auth.Wrap(in.Routes(), log), st.Ping, log), log)
+	}
+	ctx, stop := context.WithCancel(ctx)
+	ready, wait := pull(ctx, &cfg, in, log)
+	defer wait()
+	defer stop() // also where serving fails
+	return serve.Run(ctx, l, Routes(http.NotFoundHandler(), func(ctx context.Context) error { return errors.Join(st.Ping(ctx), ready()) }, log), log)
+}
+
+// Routes is all that the worker serves: what messages are pushed to, and health.
+func Routes(push http.Handler, ready func(context.Context) error, log *slog.Logger) http.Handler {
+	return serve.WithHealth(push, ready, log)
+}
+
+// pull consumes both subscriptions until ctx is done. ready says whether both can
+// be; wait returns once what was in work is settled.
+func pull(ctx context.Context, cfg *config, in *fanout.Ingester, log *slog.Logger) (ready func() error, wait func()) {
+	var wg sync.WaitGroup
+	var healths []*bus.Health
+	for subscription, kind := range map[string]fanout.Kind{cfg.InboundSubscription: fanout.Inbound, cfg.EventsSubscription: fanout.Events} {
+		health := bus.NewHealth(nil)
+		healths = append(healths, health)
+		wg.Go(func() {
+			// Ends with ctx only, and then without an error.
+			_ = bus.Subscribe(ctx, cfg.Project, subscription, cfg.subscribe(health, log), func(ctx context.Context, m bus.Message) error {
+				return in.Handle(ctx, m, kind)
+			})
+		})
+	}
+	ready = func() error {
+		var errs []error
+		for _, h := range healths {
+			errs = append(errs, h.Ready())
+		}
+		return errors.Join(errs...)
+	}
+	return ready, wg.Wait
+}
