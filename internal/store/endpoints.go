@@ -1,13 +1,12 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"time"
 	"unicode/utf8"
-
-	"bytes"
 
 	"cloud.google.com/go/spanner"
 	"github.com/sealpost/sealpost/internal/webhook"
@@ -276,10 +275,10 @@ func (s *Store) DeleteEndpoint(ctx context.Context, tenant, id, actor string) (c
 	}
 	for {
 		n, err := s.cancelOpen(ctx, tenant, id)
-		cancelled += n
 		if err != nil {
 			return cancelled, wrap(err, "cancel deliveries to %s/%s", tenant, id)
 		}
+		cancelled += n
 		if n < cancelChunk {
 			return cancelled, nil
 		}

@@ -161,13 +161,13 @@ func TestConcurrentDistinctEventsAreAllKept(t *testing.T) {
 	}
 }
 
-// lossy lets commits happen and then reports them as failed, as often as told.
-type lossy struct{ failures atomic.Int64 }
+// lossy lets commits happen and reports one as failed: the n-th from when n is set.
+type lossy struct{ n atomic.Int64 }
 
 func (l *lossy) option() option.ClientOption {
 	return option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		err := call(ctx, method, req, reply, cc, opts...)
-		if err == nil && strings.HasSuffix(method, "/Commit") && l.failures.Add(-1) >= 0 {
+		if err == nil && strings.HasSuffix(method, "/Commit") && l.n.Add(-1) == 0 {
 			return status.Error(codes.DeadlineExceeded, "injected: the answer was lost")
 		}
 		return err
@@ -179,7 +179,7 @@ func TestIngestAfterACommitOfUnknownOutcome(t *testing.T) {
 	l := &lossy{}
 	f := newFixture(t, Options{}, l.option())
 	f.endpoint("default", "a")
-	l.failures.Store(1)
+	l.n.Store(1)
 	_, err := f.Ingest(f.ctx, events(3))
 	if !Transient(err) || Permanent(err) {
 		t.Fatalf("error = %v, want a transient one", err)

@@ -198,3 +198,45 @@ func nowhere(t *testing.T) string {
 	defer l.Close()
 	return l.Addr().String()
 }
+
+type mutation = spanner.Mutation
+
+var strong = spanner.StrongRead()
+
+func (f *fixture) read(table string, k webhook.EventKey, columns []string, to any) {
+	f.t.Helper()
+	r, err := f.client.Single().ReadRow(f.ctx, table, spanner.Key{k[:]}, columns)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	if err := r.ToStruct(to); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// listed is how many rows each kind of list shows a tenant of one event.
+func (f *fixture) listed(tenant string, k webhook.EventKey) map[string]int {
+	f.t.Helper()
+	out := map[string]int{}
+	for name, filter := range map[string]DeliveryFilter{
+		"deliveries of the tenant":   {Tenant: tenant},
+		"deliveries of the endpoint": {Tenant: tenant, Endpoint: "a"},
+		"deliveries of the event":    {Tenant: tenant, Event: k},
+		"dead deliveries":            {Tenant: tenant, State: webhook.DeliveryDead},
+		"delivered ones":             {Tenant: tenant, State: webhook.DeliveryDelivered},
+	} {
+		ds, _, err := f.ListDeliveries(f.ctx, filter, Page{})
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		out[name] = len(ds)
+	}
+	for name, filter := range map[string]EventFilter{"events of the tenant": {Tenant: tenant}, "events of the source": {Tenant: tenant, Source: "s"}} {
+		es, _, err := f.ListEvents(f.ctx, filter, Page{})
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		out[name] = len(es)
+	}
+	return out
+}
