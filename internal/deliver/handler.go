@@ -7,9 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
+	"github.com/sealpost/sealpost/internal/store"
 	"github.com/sealpost/sealpost/internal/tasks"
 	"github.com/sealpost/sealpost/internal/webhook"
 )
@@ -75,12 +73,5 @@ func (d *Dispatcher) answer(w http.ResponseWriter, r *http.Request, err error) {
 
 // outage reports whether every other task would fail as well.
 func outage(err error) bool {
-	if errors.Is(err, errNoWay) {
-		return true
-	}
-	switch status.Code(err) {
-	case codes.Unavailable, codes.DeadlineExceeded, codes.ResourceExhausted:
-		return true
-	}
-	return false
+	return errors.Is(err, errNoWay) || store.Transient(err)
 }

@@ -47,10 +47,15 @@ type Auth struct {
 }
 
 // AuthFromEnv reads AUTH (iam, verify or none), AUDIENCE and the variable that
-// lists the callers' service accounts. Every fault is reported.
-func AuthFromEnv(getenv func(string) string, callers string) (Auth, error) {
+// lists the callers' service accounts, which is otherwise by default, if any.
+// Every fault is reported.
+func AuthFromEnv(getenv func(string) string, callers, otherwise string) (Auth, error) {
 	a := Auth{Mode: AuthMode(getenv("AUTH")), Audience: getenv("AUDIENCE")}
-	for s := range strings.SplitSeq(getenv(callers), ",") {
+	list := getenv(callers)
+	if list == "" {
+		list = otherwise
+	}
+	for s := range strings.SplitSeq(list, ",") {
 		if s = strings.TrimSpace(s); s != "" {
 			a.Emails = append(a.Emails, s)
 		}

@@ -85,7 +85,7 @@ func TestAuthFromEnv(t *testing.T) {
 		{"nothing", nil, []string{"AUTH is", "AUDIENCE", "CALLERS"}},
 		{"half", []string{"AUTH", "verify", "AUDIENCE", "a"}, []string{"CALLERS"}},
 	} {
-		_, err := AuthFromEnv(env(tt.env...), "CALLERS")
+		_, err := AuthFromEnv(env(tt.env...), "CALLERS", "")
 		if (err == nil) != (tt.bad == nil) {
 			t.Errorf("%s: %v", tt.name, err)
 		}

@@ -1,0 +1,75 @@
+// Command dispatcher makes the attempts that Cloud Tasks calls for: it claims,
+// signs, sends, decides, records and schedules the next.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/sealpost/sealpost/internal/deliver"
+	"github.com/sealpost/sealpost/internal/secrets"
+	"github.com/sealpost/sealpost/internal/serve"
+	"github.com/sealpost/sealpost/internal/store"
+	"github.com/sealpost/sealpost/internal/tasks"
+)
+
+func main() {
+	version := flag.Bool("version", false, "print the version and exit")
+	flag.Usage = usage
+	flag.Parse()
+	if *version {
+		fmt.Println(serve.Version())
+		return
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Getenv)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "dispatcher:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, getenv func(string) string) error {
+	cfg, err := load(ctx, getenv)
+	if err != nil {
+		return err
+	}
+	log, err := serve.NewLogger(os.Stdout, "dispatcher", getenv)
+	if err != nil {
+		return err
+	}
+	sm, err := secrets.NewClient(ctx)
+	if err != nil {
+		return err
+	}
+	defer sm.Close()
+	sealer, err := sm.Sealer(ctx, cfg.Project, cfg.KeysetSecret, cfg.KeysetVersions)
+	if err != nil {
+		return fmt.Errorf("KEYSET_SECRET, KEYSET_VERSIONS: %w", err)
+	}
+	st, err := store.Open(ctx, cfg.Database, store.Options{Retention: cfg.retention()})
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	queue, err := tasks.New(ctx, cfg.tasks())
+	if err != nil {
+		return err
+	}
+	defer queue.Close()
+	d := deliver.New(deliver.Options{Store: st, Queue: queue, Sealer: sealer, Policy: cfg.policy, ProbeURL: cfg.ProbeURL, Version: serve.Version(), Log: log})
+	defer d.Close()
+
+	ready := func(ctx context.Context) error { return errors.Join(st.Ping(ctx), d.Ready(ctx)) }
+	l, err := serve.Listen(getenv)
+	if err != nil {
+		return err
+	}
+	return serve.Run(ctx, l, serve.WithHealth(cfg.auth.Wrap(d.Routes(), log), ready, log), log)
+}
