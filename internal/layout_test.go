@@ -54,12 +54,14 @@ var rules = map[string]rule{
 	"serve": {ours: []string{"webhook"}},
 	// The local cloud knows nothing of the product.
 	"localcloud": {},
+	// Everything in one process, for dev and tests.
+	"system": {ours: append(slices.Clone(leaves), "receive", "fanout", "deliver", "console", "localcloud")},
 }
 
 var leaves = []string{"webhook", "provider", "signing", "safedial", "payload", "store", "bus", "tasks", "secrets", "serve"}
 
 // localcloudUsers are the only ones to import localcloud outside tests.
-var localcloudUsers = []string{"services/sealpost", "scripts"}
+var localcloudUsers = []string{"services/sealpost", "scripts", "internal/system"}
 
 // googleSDK are the client libraries that only store, bus, tasks, secrets and the
 // local cloud import; all others stay testable without a cloud.

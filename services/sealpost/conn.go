@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os/user"
+	"strconv"
+	"strings"
+
+	"github.com/sealpost/sealpost/internal/secrets"
+	"github.com/sealpost/sealpost/internal/store"
+	"github.com/sealpost/sealpost/internal/tasks"
+)
+
+const environmentHelp = `  GOOGLE_CLOUD_PROJECT   the project
+  SPANNER_DATABASE       projects/P/instances/I/databases/D
+  LOCATION               region of the queues (default us-central1)
+  DISPATCHER_URL         base URL of the dispatcher, where tasks are posted
+  INVOKER                service account whose identity tasks carry
+  POOL_QUEUES            shared queues, comma-separated
+  KEYSET_SECRET          secret that holds the keyset which seals endpoint keys
+  KEYSET_VERSIONS        its version numbers in use, comma-separated
+  EVENTS_TOPIC           topic of published events (default sealpost-events)
+`
+
+// env reads a variable that the command cannot do without.
+func (c *cli) env(name string) (string, error) {
+	if v := c.getenv(name); v != "" {
+		return v, nil
+	}
+	return "", usageError{fmt.Errorf("%s is not set: set it to your project's, or load the environment that 'sealpost dev' prints", name)}
+}
+
+func (c *cli) envOr(name, fallback string) string {
+	if v := c.getenv(name); v != "" {
+		return v
+	}
+	return fallback
+}
+
+func (c *cli) store(ctx context.Context) (*store.Store, error) {
+	db, err := c.env("SPANNER_DATABASE")
+	if err != nil {
+		return nil, err
+	}
+	return store.Open(ctx, db, store.Options{})
+}
+
+func (c *cli) queue(ctx context.Context) (*tasks.Queue, error) {
+	cfg := tasks.Config{Location: c.envOr("LOCATION", "us-central1"), Pools: splitList(c.getenv("POOL_QUEUES"))}
+	for name, p := range map[string]*string{"GOOGLE_CLOUD_PROJECT": &cfg.Project, "DISPATCHER_URL": &cfg.Dispatcher, "INVOKER": &cfg.Invoker} {
+		v, err := c.env(name)
+		if err != nil {
+			return nil, err
+		}
+		*p = v
+	}
+	return tasks.New(ctx, cfg)
+}
+
+func (c *cli) sealer(ctx context.Context) (*secrets.Sealer, error) {
+	project, err := c.env("GOOGLE_CLOUD_PROJECT")
+	if err != nil {
+		return nil, err
+	}
+	name, err := c.env("KEYSET_SECRET")
+	if err != nil {
+		return nil, err
+	}
+	var versions []int
+	for _, s := range splitList(c.getenv("KEYSET_VERSIONS")) {
+		n, err := strconv.Atoi(s)
+		if err != nil {
+			return nil, usageError{fmt.Errorf("KEYSET_VERSIONS: %q is not a number", s)}
+		}
+		versions = append(versions, n)
+	}
+	client, err := secrets.NewClient(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	return client.Sealer(ctx, project, name, versions)
+}
+
+// actor is who the audit log names.
+func actor() string {
+	if u, err := user.Current(); err == nil {
+		return "cli:" + u.Username
+	}
+	return "cli"
+}
+
+func splitList(s string) []string {
+	var list []string
+	for part := range strings.SplitSeq(s, ",") {
+		if part = strings.TrimSpace(part); part != "" {
+			list = append(list, part)
+		}
+	}
+	return list
+}

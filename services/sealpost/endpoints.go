@@ -1,0 +1,386 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"github.com/sealpost/sealpost/internal/deliver"
+	"github.com/sealpost/sealpost/internal/safedial"
+	"github.com/sealpost/sealpost/internal/secrets"
+	"github.com/sealpost/sealpost/internal/signing"
+	"github.com/sealpost/sealpost/internal/store"
+	"github.com/sealpost/sealpost/internal/tasks"
+	"github.com/sealpost/sealpost/internal/webhook"
+)
+
+// endpointView is an endpoint as commands print it.
+type endpointView struct {
+	ID             string     `json:"id"`
+	Tenant         string     `json:"tenant"`
+	URL            string     `json:"url"` // query values masked
+	Description    string     `json:"description,omitempty"`
+	Events         []string   `json:"events"`
+	State          string     `json:"state"`
+	StateReason    string     `json:"state_reason,omitempty"`
+	RatePerSecond  float64    `json:"rate_per_second"`
+	MaxConcurrency int64      `json:"max_concurrency"`
+	TimeoutSeconds float64    `json:"timeout_seconds"`
+	Queue          string     `json:"queue"`
+	QueueReady     bool       `json:"queue_ready"`
+	CreatedAt      *time.Time `json:"created_at,omitempty"`
+	Secret         string     `json:"secret,omitempty"` // shown once, when made
+	Keys           []keyView  `json:"keys,omitempty"`
+}
+
+type keyView struct {
+	ID        string     `json:"id"`
+	Kind      string     `json:"kind"`
+	NotBefore time.Time  `json:"not_before"`
+	NotAfter  *time.Time `json:"not_after,omitempty"`
+}
+
+func viewEndpoint(ep webhook.Endpoint) endpointView {
+	return endpointView{
+		ID: ep.ID, Tenant: ep.Tenant, URL: safedial.MaskURL(ep.URL), Description: ep.Description,
+		Events: ep.EventTypes, State: string(ep.State), StateReason: ep.StateReason,
+		RatePerSecond: ep.RatePerSecond, MaxConcurrency: ep.MaxConcurrency,
+		TimeoutSeconds: ep.Timeout.Seconds(),
+		Queue:          ep.Queue, QueueReady: !ep.QueueReadyAt.IsZero(), CreatedAt: optional(ep.CreatedAt),
+	}
+}
+
+func optional(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+func (c *cli) endpointsCommand() *cobra.Command {
+	return group("endpoints", "Manage the URLs that events are sent to",
+		c.endpointsAdd(), c.endpointsList(), c.endpointsShow(), c.endpointsRemove(), c.endpointsRotate())
+}
+
+func (c *cli) endpointsAdd() *cobra.Command {
+	ep := webhook.Endpoint{State: webhook.EndpointActive}
+	var events, secretText string
+	cmd := &cobra.Command{
+		Use:   "add --url URL",
+		Short: "Add an endpoint and print its signing secret",
+		Long: `Adds an endpoint, its signing key and its Cloud Tasks queue. The secret is shown this
+once; give it to whoever receives. From the moment this command returns, every event of
+the tenant that matches --events is delivered.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ep.EventTypes = splitList(events)
+			secret, err := c.newEndpoint(&ep, secretText)
+			if err != nil {
+				return err
+			}
+			if err := c.addEndpoint(cmd.Context(), &ep, secret); err != nil {
+				return err
+			}
+			v := viewEndpoint(ep)
+			v.Secret = secret.Reveal()
+			return c.print(v, func(w io.Writer) {
+				fmt.Fprintf(w, "endpoint  %s (tenant %s)\nurl       %s\nevents    %s\nsecret    %s\n", v.ID, v.Tenant, v.URL, strings.Join(v.Events, ", "), v.Secret)
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&ep.URL, "url", "", "where events are sent (needed)")
+	f.StringVar(&ep.Tenant, "tenant", webhook.DefaultTenant, "tenant")
+	f.StringVar(&ep.ID, "id", "", "id of the endpoint (default a new one)")
+	f.StringVar(&ep.Description, "description", "", "a note for people")
+	f.StringVar(&events, "events", "*", "event types: exact, or ending in .*; comma-separated")
+	f.StringVar(&secretText, "secret", "", "signing secret whsec_… (default a new one; - reads it from standard input)")
+	f.Float64Var(&ep.RatePerSecond, "rate", webhook.DefaultRatePerSecond, "deliveries per second at most")
+	f.Int64Var(&ep.MaxConcurrency, "concurrency", webhook.DefaultMaxConcurrency, "deliveries under way at once at most")
+	f.DurationVar(&ep.Timeout, "timeout", webhook.DefaultTimeout, "how long one attempt may take (1s to 60s)")
+	f.DurationSliceVar(&ep.Retry.Delays, "retry", nil, "waits before each attempt, such as 0s,5s,5m (default Standard Webhooks' ten attempts over 75 h)")
+	return cmd
+}
+
+// newEndpoint checks what the flags say and fills in what they do not.
+func (c *cli) newEndpoint(ep *webhook.Endpoint, secretText string) (signing.Secret, error) {
+	var secret signing.Secret
+	var errs []error
+	policy, err := deliver.PolicyFromEnv(c.getenv)
+	if err == nil {
+		_, err = policy.CheckURL(ep.URL)
+	}
+	if ep.URL == "" {
+		err = errors.New("--url is needed")
+	}
+	errs = append(errs, err)
+	if ep.ID == "" {
+		ep.ID = webhook.EndpointID(uuid.Must(uuid.NewV7()))
+	}
+	errs = append(errs, wrap("--tenant", webhook.ValidName(ep.Tenant)), wrap("--id", webhook.ValidName(ep.ID)))
+	if len(ep.EventTypes) == 0 {
+		errs = append(errs, errors.New("--events names no event type"))
+	}
+	for _, p := range ep.EventTypes {
+		errs = append(errs, wrap("--events", webhook.ValidPattern(p)))
+	}
+	if ep.Timeout < webhook.MinTimeout || ep.Timeout > webhook.MaxTimeout {
+		errs = append(errs, fmt.Errorf("--timeout %s is not between %s and %s", ep.Timeout, webhook.MinTimeout, webhook.MaxTimeout))
+	}
+	if ep.RatePerSecond <= 0 || ep.RatePerSecond > tasks.MaxRate {
+		errs = append(errs, fmt.Errorf("--rate %g is not above 0 and at most %d", ep.RatePerSecond, tasks.MaxRate))
+	}
+	if ep.MaxConcurrency < 1 || ep.MaxConcurrency > tasks.MaxConcurrency {
+		errs = append(errs, fmt.Errorf("--concurrency %d is not between 1 and %d", ep.MaxConcurrency, tasks.MaxConcurrency))
+	}
+	errs = append(errs, wrap("--retry", ep.Retry.Validate()))
+	switch secretText {
+	case "":
+		secret, err = signing.GenerateSecret(rand.Reader)
+	case "-":
+		var b []byte
+		if b, err = io.ReadAll(io.LimitReader(c.in, 4096)); err == nil {
+			secret, err = signing.ParseSecret(strings.TrimSpace(string(b)))
+		}
+	default:
+		secret, err = signing.ParseSecret(secretText)
+	}
+	errs = append(errs, wrap("--secret", err))
+	if err := errors.Join(errs...); err != nil {
+		return secret, usageError{err}
+	}
+	ep.Queue = queueName()
+	return secret, nil
+}
+
+func queueName() string { return tasks.NewQueueName(uuid.Must(uuid.NewV7())) }
+
+func wrap(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+// addEndpoint stores the endpoint with its key, then creates its queue. Until the
+// queue serves, and if its creation fails, a pool queue carries its tasks.
+func (c *cli) addEndpoint(ctx context.Context, ep *webhook.Endpoint, secret signing.Secret) error {
+	st, err := c.store(ctx)
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	sealer, err := c.sealer(ctx)
+	if err != nil {
+		return err
+	}
+	queue, err := c.queue(ctx)
+	if err != nil {
+		return err
+	}
+	defer queue.Close()
+	return createEndpoint(ctx, st, sealer, queue, ep, secret, actor())
+}
+
+func createEndpoint(ctx context.Context, st *store.Store, sealer *secrets.Sealer, queue *tasks.Queue, ep *webhook.Endpoint, secret signing.Secret, actor string) error {
+	key, err := sealKey(sealer, ep.Tenant, ep.ID, secret)
+	if err != nil {
+		return err
+	}
+	created, err := st.CreateEndpoint(ctx, *ep, []store.SealedKey{key}, actor)
+	if err != nil {
+		return err
+	}
+	*ep = created
+	return queue.CreateQueue(ctx, ep)
+}
+
+func sealKey(sealer *secrets.Sealer, tenant, endpoint string, secret signing.Secret) (store.SealedKey, error) {
+	sealed, by, err := sealer.Seal([]byte(secret.Reveal()), tenant, endpoint)
+	return store.SealedKey{
+		Tenant: tenant, Endpoint: endpoint, ID: webhook.KeyID(uuid.Must(uuid.NewV7())), Kind: "v1", Sealed: sealed, SealedBy: by,
+	}, err
+}
+
+func (c *cli) endpointsList() *cobra.Command {
+	var tenant string
+	cmd := &cobra.Command{Use: "list", Short: "List endpoints", Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			st, err := c.store(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer st.Close()
+			views := []endpointView{}
+			for page := (store.Page{Size: 200}); ; {
+				eps, next, err := st.ListEndpoints(cmd.Context(), tenant, page)
+				if err != nil {
+					return err
+				}
+				for _, ep := range eps {
+					views = append(views, viewEndpoint(ep))
+				}
+				if page.Token = next; next == "" {
+					break
+				}
+			}
+			return c.print(views, func(w io.Writer) {
+				table(w, "ID\tTENANT\tSTATE\tEVENTS\tURL", func(row func(...any)) {
+					for _, v := range views {
+						row(v.ID, v.Tenant, v.State, strings.Join(v.Events, ","), v.URL)
+					}
+				})
+			})
+		}}
+	cmd.Flags().StringVar(&tenant, "tenant", "", "only this tenant's")
+	return cmd
+}
+
+func (c *cli) endpointsShow() *cobra.Command {
+	var tenant string
+	cmd := &cobra.Command{Use: "show ID", Short: "Show an endpoint and its keys", Args: exactArgs(1, "an endpoint's id"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			st, err := c.store(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer st.Close()
+			ep, err := st.Endpoint(cmd.Context(), tenant, args[0])
+			if err != nil {
+				return err
+			}
+			keys, err := st.Keys(cmd.Context(), tenant, args[0])
+			if err != nil {
+				return err
+			}
+			v := viewEndpoint(ep)
+			for _, k := range keys {
+				v.Keys = append(v.Keys, keyView{k.ID, k.Kind, k.NotBefore, optional(k.NotAfter)})
+			}
+			return c.print(v, func(w io.Writer) {
+				fmt.Fprintf(w, "endpoint     %s (tenant %s)\nurl          %s\nevents       %s\nstate        %s %s\nlimits       %g/s, %d at once, %gs per attempt\nqueue        %s (ready: %v)\n",
+					v.ID, v.Tenant, v.URL, strings.Join(v.Events, ", "), v.State, v.StateReason, v.RatePerSecond, v.MaxConcurrency, v.TimeoutSeconds, v.Queue, v.QueueReady)
+				for _, k := range v.Keys {
+					until := "without end"
+					if k.NotAfter != nil {
+						until = "until " + k.NotAfter.Format(time.RFC3339)
+					}
+					fmt.Fprintf(w, "key          %s (%s) from %s %s\n", k.ID, k.Kind, k.NotBefore.Format(time.RFC3339), until)
+				}
+			})
+		}}
+	cmd.Flags().StringVar(&tenant, "tenant", webhook.DefaultTenant, "the endpoint's tenant")
+	return cmd
+}
+
+func (c *cli) endpointsRemove() *cobra.Command {
+	var tenant string
+	cmd := &cobra.Command{Use: "remove ID", Short: "Remove an endpoint; its open deliveries are cancelled", Args: exactArgs(1, "an endpoint's id"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			st, err := c.store(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer st.Close()
+			queue, err := c.queue(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer queue.Close()
+			ep, err := st.Endpoint(cmd.Context(), tenant, args[0])
+			if err != nil {
+				return err
+			}
+			cancelled, err := st.DeleteEndpoint(cmd.Context(), tenant, args[0], actor())
+			if err != nil {
+				return err
+			}
+			if err := queue.DeleteQueue(cmd.Context(), ep.Queue); err != nil {
+				return err
+			}
+			res := struct {
+				ID        string `json:"id"`
+				Tenant    string `json:"tenant"`
+				Removed   bool   `json:"removed"`
+				Cancelled int    `json:"cancelled_deliveries"`
+			}{args[0], tenant, true, cancelled}
+			return c.print(res, func(w io.Writer) {
+				fmt.Fprintf(w, "removed %s; %d open deliveries cancelled\n", res.ID, res.Cancelled)
+			})
+		}}
+	cmd.Flags().StringVar(&tenant, "tenant", webhook.DefaultTenant, "the endpoint's tenant")
+	return cmd
+}
+
+func (c *cli) endpointsRotate() *cobra.Command {
+	var tenant, secretText string
+	var overlap time.Duration
+	cmd := &cobra.Command{Use: "rotate-secret ID", Short: "Give an endpoint a new signing secret; the old ones sign on for a while", Args: exactArgs(1, "an endpoint's id"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if overlap < 0 || overlap > 7*24*time.Hour {
+				return usageError{fmt.Errorf("--overlap %s is not between 0 and 168h", overlap)}
+			}
+			secret, err := signing.GenerateSecret(rand.Reader)
+			if secretText != "" {
+				secret, err = signing.ParseSecret(secretText)
+			}
+			if err != nil {
+				return usageError{wrap("--secret", err)}
+			}
+			st, err := c.store(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer st.Close()
+			sealer, err := c.sealer(cmd.Context())
+			if err != nil {
+				return err
+			}
+			key, err := sealKey(sealer, tenant, args[0], secret)
+			if err != nil {
+				return err
+			}
+			if err := st.RotateKey(cmd.Context(), tenant, args[0], key, overlap, actor()); err != nil {
+				return err
+			}
+			res := struct {
+				ID      string  `json:"id"`
+				Tenant  string  `json:"tenant"`
+				Key     string  `json:"key"`
+				Secret  string  `json:"secret"`
+				Overlap float64 `json:"overlap_seconds"`
+			}{args[0], tenant, key.ID, secret.Reveal(), overlap.Seconds()}
+			return c.print(res, func(w io.Writer) {
+				fmt.Fprintf(w, "endpoint  %s\nsecret    %s\nBoth old and new secrets sign for %s.\n", res.ID, res.Secret, overlap)
+			})
+		}}
+	cmd.Flags().StringVar(&tenant, "tenant", webhook.DefaultTenant, "the endpoint's tenant")
+	cmd.Flags().StringVar(&secretText, "secret", "", "the new secret whsec_… (default a fresh one)")
+	cmd.Flags().DurationVar(&overlap, "overlap", 24*time.Hour, "how long the old secrets go on signing (0 to 168h)")
+	return cmd
+}
+
+// table writes aligned columns.
+func table(w io.Writer, header string, rows func(row func(...any))) {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, header)
+	rows(func(cells ...any) {
+		parts := make([]string, len(cells))
+		for i, cell := range cells {
+			parts[i] = fmt.Sprint(cell)
+		}
+		fmt.Fprintln(tw, strings.Join(parts, "\t"))
+	})
+	if err := tw.Flush(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+}
