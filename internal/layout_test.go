@@ -60,8 +60,12 @@ var rules = map[string]rule{
 
 var leaves = []string{"webhook", "provider", "signing", "safedial", "payload", "store", "bus", "tasks", "secrets", "serve"}
 
-// localcloudUsers are the only ones to import localcloud outside tests.
-var localcloudUsers = []string{"services/sealpost", "scripts", "internal/system"}
+// localOnly are packages that production never holds, with their only importers
+// outside tests.
+var localOnly = map[string][]string{
+	"localcloud": {"services/sealpost", "scripts", "internal/system"},
+	"system":     {"services/sealpost", "scripts"},
+}
 
 // googleSDK are the client libraries that only store, bus, tasks, secrets and the
 // local cloud import; all others stay testable without a cloud.
@@ -153,14 +157,14 @@ func faults(p goPackage) []string {
 		}
 		targetName, _ := internalName(target)
 		switch {
-		case !inside || targetName == name:
-		case targetName == "localcloud":
-			blame(target, "localcloud is for services/sealpost, scripts and tests")
+		case targetName == name:
+		case localOnly[targetName] != nil:
+			if users := localOnly[targetName]; !within(own, users) {
+				blame(target, targetName+" is for tests and "+strings.Join(users, ", "))
+			}
+		case !inside:
 		case !slices.Contains(r.ours, targetName):
 			blame(target, "internal/"+name+" may import of ours: "+strings.Join(r.ours, ", "))
-		}
-		if !inside && targetName == "localcloud" && !within(own, localcloudUsers) {
-			blame(target, "localcloud is for services/sealpost, scripts and tests")
 		}
 	}
 	return append(out, testFaults(p, own, name)...)
