@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"net/netip"
 	"strconv"
-	"strings"
 
 	"github.com/sealpost/sealpost/internal/safedial"
+	"github.com/sealpost/sealpost/internal/serve"
 )
 
 // PolicyFromEnv is the egress policy that the environment asks for:
@@ -30,15 +30,15 @@ func PolicyFromEnv(getenv func(string) string) (safedial.Policy, error) {
 	default:
 		return p, fmt.Errorf("EGRESS_POLICY is %q, want strict or dev", v)
 	}
-	for _, s := range list(getenv("EGRESS_PORTS")) {
+	for _, s := range serve.SplitList(getenv("EGRESS_PORTS")) {
 		n, err := strconv.Atoi(s)
 		if err != nil || n < 1 || n > 65535 {
 			return p, fmt.Errorf("EGRESS_PORTS: %q is not a port", s)
 		}
 		p.Ports = append(p.Ports, n)
 	}
-	p.AllowHosts = append(p.AllowHosts, list(getenv("EGRESS_ALLOW_HOSTS"))...)
-	for _, s := range list(getenv("EGRESS_ALLOW_PREFIXES")) {
+	p.AllowHosts = append(p.AllowHosts, serve.SplitList(getenv("EGRESS_ALLOW_HOSTS"))...)
+	for _, s := range serve.SplitList(getenv("EGRESS_ALLOW_PREFIXES")) {
 		prefix, err := netip.ParsePrefix(s)
 		if err != nil {
 			return p, fmt.Errorf("EGRESS_ALLOW_PREFIXES: %w", err)
@@ -49,14 +49,4 @@ func PolicyFromEnv(getenv func(string) string) (safedial.Policy, error) {
 		return p, fmt.Errorf("egress policy: %w", err)
 	}
 	return p, nil
-}
-
-func list(s string) []string {
-	var out []string
-	for part := range strings.SplitSeq(s, ",") {
-		if part = strings.TrimSpace(part); part != "" {
-			out = append(out, part)
-		}
-	}
-	return out
 }

@@ -55,11 +55,7 @@ func AuthFromEnv(getenv func(string) string, callers, otherwise string) (Auth, e
 	if list == "" {
 		list = otherwise
 	}
-	for s := range strings.SplitSeq(list, ",") {
-		if s = strings.TrimSpace(s); s != "" {
-			a.Emails = append(a.Emails, s)
-		}
-	}
+	a.Emails = SplitList(list)
 	var errs []error
 	switch a.Mode {
 	case AuthNone:

@@ -1,13 +1,9 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"os"
 	"time"
-
-	"github.com/sethvargo/go-envconfig"
 
 	"github.com/sealpost/sealpost/internal/deliver"
 	"github.com/sealpost/sealpost/internal/safedial"
@@ -18,20 +14,15 @@ import (
 
 // config is everything that the dispatcher is told.
 type config struct {
-	Project        string        `env:"GOOGLE_CLOUD_PROJECT, required"`
-	Location       string        `env:"LOCATION, default=us-central1"`
-	Database       string        `env:"SPANNER_DATABASE, required"`
-	DispatcherURL  string        `env:"DISPATCHER_URL, required"`
-	Invoker        string        `env:"INVOKER, required"`
-	Pools          []string      `env:"POOL_QUEUES, required"`
-	KeysetSecret   string        `env:"KEYSET_SECRET, required"`
-	KeysetVersions []int         `env:"KEYSET_VERSIONS, required"`
-	ProbeURL       string        `env:"EGRESS_PROBE_URL"`
-	Payload        time.Duration `env:"PAYLOAD_RETENTION"`
-	Row            time.Duration `env:"ROW_RETENTION"`
+	Project, Database string
+	KeysetSecret      string
+	KeysetVersions    []int
+	ProbeURL          string
 
-	policy safedial.Policy
-	auth   serve.Auth
+	tasks     tasks.Config
+	retention store.Retention
+	policy    safedial.Policy
+	auth      serve.Auth
 }
 
 const environment = `usage: dispatcher [--version]
@@ -62,30 +53,38 @@ Serves POST /attempt and /queue-ready for Cloud Tasks, until SIGTERM. Settings:
 
 func usage() { fmt.Fprint(os.Stderr, environment) }
 
+const maxRetention = 10 * 365 * 24 * time.Hour
+
 // load reads and checks every setting, and reports all faults at once.
-func load(ctx context.Context, getenv func(string) string) (config, error) {
-	var cfg config
-	errs := []error{envconfig.ProcessWith(ctx, &envconfig.Config{Target: &cfg, Lookuper: serve.Lookuper(getenv)})}
+func load(getenv func(string) string) (config, error) {
+	e := serve.NewEnv(getenv)
+	cfg := config{
+		Project:        e.Needed("GOOGLE_CLOUD_PROJECT"),
+		Database:       e.Needed("SPANNER_DATABASE"),
+		KeysetSecret:   e.Needed("KEYSET_SECRET"),
+		KeysetVersions: e.Numbers("KEYSET_VERSIONS"),
+		ProbeURL:       e.Text("EGRESS_PROBE_URL", ""),
+		retention: store.Retention{
+			Payload: e.Duration("PAYLOAD_RETENTION", 0, time.Hour, maxRetention),
+			Row:     e.Duration("ROW_RETENTION", 0, time.Hour, maxRetention),
+		},
+	}
+	cfg.tasks = tasks.Config{
+		Project:    cfg.Project,
+		Location:   e.Text("LOCATION", "us-central1"),
+		Dispatcher: e.Needed("DISPATCHER_URL"),
+		Invoker:    e.Needed("INVOKER"),
+		Pools:      e.List("POOL_QUEUES"),
+	}
 	var err error
-	if cfg.policy, err = deliver.PolicyFromEnv(getenv); err != nil {
-		errs = append(errs, err)
-	}
-	if cfg.auth, err = serve.AuthFromEnv(getenv, "CALLERS", cfg.Invoker); err != nil {
-		errs = append(errs, err)
-	}
-	if err := cfg.retention().Validate(); err != nil {
-		errs = append(errs, fmt.Errorf("PAYLOAD_RETENTION, ROW_RETENTION: %w", err))
-	}
+	cfg.policy, err = deliver.PolicyFromEnv(getenv)
+	e.Add(err)
+	cfg.auth, err = serve.AuthFromEnv(getenv, "CALLERS", cfg.tasks.Invoker)
+	e.Add(err)
+	e.Fault("PAYLOAD_RETENTION, ROW_RETENTION", cfg.retention.Validate())
 	if cfg.ProbeURL != "" {
-		if _, err := cfg.policy.CheckURL(cfg.ProbeURL); err != nil {
-			errs = append(errs, fmt.Errorf("EGRESS_PROBE_URL: %w", err))
-		}
+		_, err := cfg.policy.CheckURL(cfg.ProbeURL)
+		e.Fault("EGRESS_PROBE_URL", err)
 	}
-	return cfg, errors.Join(errs...)
-}
-
-func (c *config) retention() store.Retention { return store.Retention{Payload: c.Payload, Row: c.Row} }
-
-func (c *config) tasks() tasks.Config {
-	return tasks.Config{Project: c.Project, Location: c.Location, Dispatcher: c.DispatcherURL, Invoker: c.Invoker, Pools: c.Pools}
+	return cfg, e.Err()
 }

@@ -36,7 +36,7 @@ func main() {
 }
 
 func run(ctx context.Context, getenv func(string) string) error {
-	cfg, err := load(ctx, getenv)
+	cfg, err := load(getenv)
 	if err != nil {
 		return err
 	}
@@ -53,12 +53,12 @@ func run(ctx context.Context, getenv func(string) string) error {
 	if err != nil {
 		return fmt.Errorf("KEYSET_SECRET, KEYSET_VERSIONS: %w", err)
 	}
-	st, err := store.Open(ctx, cfg.Database, store.Options{Retention: cfg.retention()})
+	st, err := store.Open(ctx, cfg.Database, store.Options{Retention: cfg.retention})
 	if err != nil {
 		return err
 	}
 	defer st.Close()
-	queue, err := tasks.New(ctx, cfg.tasks())
+	queue, err := tasks.New(ctx, cfg.tasks)
 	if err != nil {
 		return err
 	}

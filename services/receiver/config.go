@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
 	"sync"
 	"time"
 
 	"github.com/sealpost/sealpost/internal/provider"
 	"github.com/sealpost/sealpost/internal/receive"
 	"github.com/sealpost/sealpost/internal/secrets"
+	"github.com/sealpost/sealpost/internal/serve"
 )
 
 // config is everything that the receiver is told.
@@ -55,56 +55,22 @@ const (
 // load reads and checks every setting, and reports all faults at once. Secrets
 // are not read yet.
 func load(getenv func(string) string) (config, error) {
-	cfg := config{Project: getenv("GOOGLE_CLOUD_PROJECT"), Topic: getenv("INBOUND_TOPIC"),
-		ByteBudget: receive.DefaultByteBudget, ReadTimeout: receive.DefaultReadTimeout}
-	var errs []error
-	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if cfg.Project == "" {
-		fault("GOOGLE_CLOUD_PROJECT: is not set")
+	e := serve.NewEnv(getenv)
+	cfg := config{
+		Project:     e.Needed("GOOGLE_CLOUD_PROJECT"),
+		Topic:       e.Text("INBOUND_TOPIC", "sealpost-inbound"),
+		ByteBudget:  e.Number("BYTE_BUDGET", receive.DefaultByteBudget, minByteBudget, maxByteBudget),
+		ReadTimeout: e.Duration("READ_TIMEOUT", receive.DefaultReadTimeout, minReadTimeout, maxReadTimeout),
 	}
-	if cfg.Topic == "" {
-		cfg.Topic = "sealpost-inbound"
-	}
-	if v := getenv("BYTE_BUDGET"); v != "" {
-		n, err := strconv.ParseInt(v, 10, 64)
-		if err != nil || n < minByteBudget || n > maxByteBudget {
-			fault("BYTE_BUDGET: is %q, want %d to %d", v, minByteBudget, int64(maxByteBudget))
-		}
-		cfg.ByteBudget = n
-	}
-	if v := getenv("READ_TIMEOUT"); v != "" {
-		d, err := time.ParseDuration(v)
-		if err != nil || d < minReadTimeout || d > maxReadTimeout {
-			fault("READ_TIMEOUT: is %q, want %s to %s", v, minReadTimeout, maxReadTimeout)
-		}
-		cfg.ReadTimeout = d
+	text, name := e.TextOrFile("SOURCES")
+	if len(text) == 0 {
+		e.Fault("SOURCES, SOURCES_FILE", errors.New("neither gives any (no sources are written [])"))
+		return cfg, e.Err()
 	}
 	var err error
-	if cfg.Sources, err = readSources(getenv("SOURCES"), getenv("SOURCES_FILE")); err != nil {
-		errs = append(errs, err)
-	}
-	return cfg, errors.Join(errs...)
-}
-
-func readSources(text, file string) ([]receive.Source, error) {
-	name, b := "SOURCES", []byte(text)
-	switch {
-	case text != "" && file != "":
-		return nil, errors.New("SOURCES, SOURCES_FILE: are both set")
-	case text == "" && file == "":
-		return nil, errors.New("SOURCES, SOURCES_FILE: neither is set (no sources are written [])")
-	case file != "":
-		var err error
-		name = "SOURCES_FILE"
-		if b, err = os.ReadFile(file); err != nil {
-			return nil, fmt.Errorf("SOURCES_FILE: %w", err)
-		}
-	}
-	sources, err := receive.ParseSources(b)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
-	}
-	return sources, nil
+	cfg.Sources, err = receive.ParseSources(text)
+	e.Fault(name, err)
+	return cfg, e.Err()
 }
 
 // readSecrets resolves every listed version of every source. One that cannot be

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"os/user"
 	"strconv"
-	"strings"
 
 	"github.com/sealpost/sealpost/internal/secrets"
+	"github.com/sealpost/sealpost/internal/serve"
 	"github.com/sealpost/sealpost/internal/store"
 	"github.com/sealpost/sealpost/internal/tasks"
 )
@@ -47,7 +47,7 @@ func (c *cli) store(ctx context.Context) (*store.Store, error) {
 }
 
 func (c *cli) queue(ctx context.Context) (*tasks.Queue, error) {
-	cfg := tasks.Config{Location: c.envOr("LOCATION", "us-central1"), Pools: splitList(c.getenv("POOL_QUEUES"))}
+	cfg := tasks.Config{Location: c.envOr("LOCATION", "us-central1"), Pools: serve.SplitList(c.getenv("POOL_QUEUES"))}
 	for name, p := range map[string]*string{"GOOGLE_CLOUD_PROJECT": &cfg.Project, "DISPATCHER_URL": &cfg.Dispatcher, "INVOKER": &cfg.Invoker} {
 		v, err := c.env(name)
 		if err != nil {
@@ -68,7 +68,7 @@ func (c *cli) sealer(ctx context.Context) (*secrets.Sealer, error) {
 		return nil, err
 	}
 	var versions []int
-	for _, s := range splitList(c.getenv("KEYSET_VERSIONS")) {
+	for _, s := range serve.SplitList(c.getenv("KEYSET_VERSIONS")) {
 		n, err := strconv.Atoi(s)
 		if err != nil {
 			return nil, usageError{fmt.Errorf("KEYSET_VERSIONS: %q is not a number", s)}
@@ -89,14 +89,4 @@ func actor() string {
 		return "cli:" + u.Username
 	}
 	return "cli"
-}
-
-func splitList(s string) []string {
-	var list []string
-	for part := range strings.SplitSeq(s, ",") {
-		if part = strings.TrimSpace(part); part != "" {
-			list = append(list, part)
-		}
-	}
-	return list
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/sealpost/sealpost/internal/deliver"
 	"github.com/sealpost/sealpost/internal/safedial"
 	"github.com/sealpost/sealpost/internal/secrets"
+	"github.com/sealpost/sealpost/internal/serve"
 	"github.com/sealpost/sealpost/internal/signing"
 	"github.com/sealpost/sealpost/internal/store"
 	"github.com/sealpost/sealpost/internal/tasks"
@@ -82,7 +83,7 @@ once; give it to whoever receives. From the moment this command returns, every e
 the tenant that matches --events is delivered.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ep.EventTypes = splitList(events)
+			ep.EventTypes = serve.SplitList(events)
 			secret, err := c.newEndpoint(&ep, secretText)
 			if err != nil {
 				return err

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/sealpost/sealpost/internal/bus"
@@ -72,130 +70,50 @@ MODE=pull it holds streams open and serves health checks only. Settings:
 
 func usage() { fmt.Fprint(os.Stderr, environment) }
 
+const maxRetention = 10 * 365 * 24 * time.Hour
+
 // load reads and checks every setting, and reports all faults at once.
 func load(getenv func(string) string) (config, error) {
-	e := environ{getenv: getenv}
+	e := serve.NewEnv(getenv)
 	cfg := config{
-		Mode:                e.text("MODE", modePush),
-		Project:             e.needed("GOOGLE_CLOUD_PROJECT"),
-		Database:            e.needed("SPANNER_DATABASE"),
-		InboundTopic:        e.text("INBOUND_TOPIC", "sealpost-inbound"),
-		EventsTopic:         e.text("EVENTS_TOPIC", "sealpost-events"),
-		InboundSubscription: e.text("INBOUND_SUBSCRIPTION", "sealpost-inbound-worker"),
-		EventsSubscription:  e.text("EVENTS_SUBSCRIPTION", "sealpost-events-worker"),
-		PullStreams:         e.number("PULL_STREAMS", 4, 32),
-		PullMessages:        e.number("PULL_MESSAGES", 1000, 10_000),
-		Commit:              e.number("COMMIT_EVENTS", fanout.DefaultGroup, 200),
-		Commits:             e.number("COMMIT_CONCURRENCY", 1, 32),
-		TaskConcurrency:     e.number("TASK_CONCURRENCY", fanout.DefaultTaskConcurrency, 1000),
-		retention:           store.Retention{Payload: e.duration("PAYLOAD_RETENTION"), Row: e.duration("ROW_RETENTION")},
+		Mode:                e.Text("MODE", modePush),
+		Project:             e.Needed("GOOGLE_CLOUD_PROJECT"),
+		Database:            e.Needed("SPANNER_DATABASE"),
+		InboundTopic:        e.Text("INBOUND_TOPIC", "sealpost-inbound"),
+		EventsTopic:         e.Text("EVENTS_TOPIC", "sealpost-events"),
+		InboundSubscription: e.Text("INBOUND_SUBSCRIPTION", "sealpost-inbound-worker"),
+		EventsSubscription:  e.Text("EVENTS_SUBSCRIPTION", "sealpost-events-worker"),
+		PullStreams:         int(e.Number("PULL_STREAMS", 4, 1, 32)),
+		PullMessages:        int(e.Number("PULL_MESSAGES", 1000, 1, 10_000)),
+		Commit:              int(e.Number("COMMIT_EVENTS", fanout.DefaultGroup, 1, 200)),
+		Commits:             int(e.Number("COMMIT_CONCURRENCY", 1, 1, 32)),
+		TaskConcurrency:     int(e.Number("TASK_CONCURRENCY", fanout.DefaultTaskConcurrency, 1, 1000)),
+		retention:           store.Retention{Payload: e.Duration("PAYLOAD_RETENTION", 0, time.Hour, maxRetention), Row: e.Duration("ROW_RETENTION", 0, time.Hour, maxRetention)},
 	}
 	cfg.tasks = tasks.Config{
 		Project:    cfg.Project,
-		Location:   e.text("LOCATION", "us-central1"),
-		Dispatcher: e.needed("DISPATCHER_URL"),
-		Invoker:    e.needed("INVOKER"),
-		Pools:      e.list("POOL_QUEUES"),
+		Location:   e.Text("LOCATION", "us-central1"),
+		Dispatcher: e.Needed("DISPATCHER_URL"),
+		Invoker:    e.Needed("INVOKER"),
+		Pools:      e.List("POOL_QUEUES"),
 	}
-	e.fault("PAYLOAD_RETENTION, ROW_RETENTION", cfg.retention.Validate())
+	e.Fault("PAYLOAD_RETENTION, ROW_RETENTION", cfg.retention.Validate())
 	var err error
 	switch cfg.Mode {
 	case modePush:
 		cfg.auth, err = serve.AuthFromEnv(getenv, "PUSH_INVOKER", "")
-		e.errs = append(e.errs, err)
+		e.Add(err)
 	case modePull:
 		if cfg.InboundSubscription == cfg.EventsSubscription {
-			e.fault("INBOUND_SUBSCRIPTION, EVENTS_SUBSCRIPTION", errors.New("are the same"))
+			e.Fault("INBOUND_SUBSCRIPTION, EVENTS_SUBSCRIPTION", errors.New("are the same"))
 		}
 	default:
-		e.fault("MODE", fmt.Errorf("is %q, want push or pull", cfg.Mode))
+		e.Fault("MODE", fmt.Errorf("is %q, want push or pull", cfg.Mode))
 	}
-	cfg.schemas = e.schemas()
-	return cfg, errors.Join(e.errs...)
-}
-
-// environ reads settings and gathers what is wrong with them. An empty variable
-// counts as unset.
-type environ struct {
-	getenv func(string) string
-	errs   []error
-}
-
-func (e *environ) fault(name string, err error) {
-	if err != nil {
-		e.errs = append(e.errs, fmt.Errorf("%s: %w", name, err))
-	}
-}
-
-func (e *environ) text(name, otherwise string) string {
-	if v := e.getenv(name); v != "" {
-		return v
-	}
-	return otherwise
-}
-
-func (e *environ) needed(name string) string {
-	v := e.getenv(name)
-	if v == "" {
-		e.fault(name, errors.New("is not set"))
-	}
-	return v
-}
-
-func (e *environ) list(name string) []string {
-	var list []string
-	for v := range strings.SplitSeq(e.needed(name), ",") {
-		if v = strings.TrimSpace(v); v != "" {
-			list = append(list, v)
-		}
-	}
-	return list
-}
-
-// number is between 1 and most.
-func (e *environ) number(name string, otherwise, most int) int {
-	v := e.getenv(name)
-	if v == "" {
-		return otherwise
-	}
-	n, err := strconv.Atoi(v)
-	if err != nil || n < 1 || n > most {
-		e.fault(name, fmt.Errorf("is %q, want a number from 1 to %d", v, most))
-	}
-	return n
-}
-
-func (e *environ) duration(name string) time.Duration {
-	v := e.getenv(name)
-	if v == "" {
-		return 0
-	}
-	d, err := time.ParseDuration(v)
-	if err != nil || d <= 0 {
-		e.fault(name, fmt.Errorf("is %q, want a time like 720h", v))
-	}
-	return max(d, 0)
-}
-
-func (e *environ) schemas() *fanout.Schemas {
-	text, file := e.getenv("EVENT_SCHEMAS"), e.getenv("EVENT_SCHEMAS_FILE")
-	name := "EVENT_SCHEMAS"
-	switch {
-	case text != "" && file != "":
-		e.fault("EVENT_SCHEMAS, EVENT_SCHEMAS_FILE", errors.New("are both set"))
-		return nil
-	case file != "":
-		name = "EVENT_SCHEMAS_FILE"
-		b, err := os.ReadFile(file)
-		if err != nil {
-			e.fault(name, err)
-			return nil
-		}
-		text = string(b)
-	}
-	s, err := fanout.ParseSchemas([]byte(text))
-	e.fault(name, err)
-	return s
+	text, name := e.TextOrFile("EVENT_SCHEMAS")
+	cfg.schemas, err = fanout.ParseSchemas(text)
+	e.Fault(name, err)
+	return cfg, e.Err()
 }
 
 func (c *config) fanout(st *store.Store, q *tasks.Queue, log *slog.Logger) fanout.Options {

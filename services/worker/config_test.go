@@ -74,7 +74,7 @@ func TestHelp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := regexp.MustCompile(`(?:e\.(?:text|needed|list|number|duration)|getenv)\("([A-Z_]+)"`).FindAllStringSubmatch(string(source), -1)
+	names := regexp.MustCompile(`e\.(?:Text|Needed|List|Number|Duration|TextOrFile)\("([A-Z_]+)"`).FindAllStringSubmatch(string(source), -1)
 	if len(names) < 15 {
 		t.Fatalf("only %d settings are found in the source", len(names))
 	}
