@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/sealpost/sealpost/internal/safedial"
@@ -83,8 +84,8 @@ func (d *Dispatcher) exchange(req *http.Request, a *webhook.Attempt) error {
 	a.Excerpt, a.Truncated, err = safedial.ReadExcerpt(res.Body, ExcerptLimit)
 	switch {
 	case a.Outcome.Class == webhook.ClassStatus:
-		a.Error = "answered " + res.Status
-		return nil // the status says it all, whatever became of the body
+		a.Error = strings.TrimSpace("answered " + strconv.Itoa(res.StatusCode) + " " + http.StatusText(res.StatusCode)) // not in its words
+		return nil                                                                                                      // the status says it all, whatever became of the body
 	case err != nil:
 		return fmt.Errorf("read the answer's body: %w", err)
 	}

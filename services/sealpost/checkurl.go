@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -13,7 +14,7 @@ import (
 
 // urlVerdict is one line of check-url.
 type urlVerdict struct {
-	URL     string `json:"url"`
+	URL     string `json:"url"` // as asked, so that answers can be matched to questions
 	Verdict string `json:"verdict"`
 	Reason  string `json:"reason"`
 }
@@ -41,17 +42,17 @@ Exit code 1 if any URL is blocked.`,
 			}
 			blocked := false
 			for _, raw := range args {
-				v := urlVerdict{URL: safedial.MaskURL(raw), Verdict: "allowed"}
+				v := urlVerdict{URL: raw, Verdict: "allowed"}
 				addrs, err := policy.Resolve(cmd.Context(), raw)
 				switch {
 				case err == nil:
-					v.Reason = fmt.Sprintf("dials %v", addrs)
+					v.Reason = "dials " + strings.Trim(fmt.Sprint(addrs), "[]")
 				case safedial.Classify(err) == safedial.KindBlocked:
 					v.Verdict, v.Reason, blocked = "blocked", err.Error(), true
 				default:
 					v.Reason = "allowed by policy; the name does not resolve now"
 				}
-				if err := c.print(v, func(w io.Writer) { fmt.Fprintf(w, "%-8s %s  (%s)\n", v.Verdict, v.URL, v.Reason) }); err != nil {
+				if err := c.print(v, func(w io.Writer) { fmt.Fprintf(w, "%-8s %s  (%s)\n", v.Verdict, safedial.MaskURL(raw), v.Reason) }); err != nil {
 					return err
 				}
 			}

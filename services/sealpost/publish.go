@@ -25,7 +25,7 @@ func (c *cli) publishCommand() *cobra.Command {
 tenant again is a duplicate: it is counted and not delivered twice.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := errors.Join(webhook.ValidType(m.Type), webhook.ValidName(m.Tenant)); err != nil {
+			if err := errors.Join(wrap("--type", webhook.ValidType(m.Type)), wrap("--tenant", webhook.ValidName(m.Tenant))); err != nil {
 				return usageError{err}
 			}
 			body, err := c.readData(data)
