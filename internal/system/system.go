@@ -56,6 +56,9 @@ type Options struct {
 	Elsewhere map[string]string
 	// Retry shortens Pub/Sub's and Cloud Tasks' waits after a failure of ours.
 	Retry time.Duration
+	// Pull has the worker pull from its subscriptions instead of being pushed to:
+	// Pub/Sub's emulator pushes two messages at a time, however many wait.
+	Pull bool
 	// WorkerStep and DispatcherStep are the injected stops of fanout and deliver.
 	WorkerStep, DispatcherStep func(ctx context.Context, step string) error
 }
@@ -71,12 +74,13 @@ type System struct {
 	URLs    map[string]string
 	Sources []Source
 
-	env    map[string]string
-	o      Options
-	stop   context.CancelFunc
-	wg     sync.WaitGroup
-	mu     sync.Mutex
-	failed []error
+	env     map[string]string
+	o       Options
+	stop    context.CancelFunc
+	serving sync.WaitGroup // ends with stop
+	wg      sync.WaitGroup // ends with a closer
+	mu      sync.Mutex
+	failed  []error
 	// closers run last to first.
 	closers []func() error
 }
@@ -109,12 +113,12 @@ func (s *System) start(ctx context.Context) (err error) {
 	}
 	run, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s.stop = stop
-	handlers, err := s.handlers(ctx)
+	handlers, err := s.handlers(run)
 	if err != nil {
 		return err
 	}
 	for name, l := range listeners {
-		s.background(func() error { return serve.Run(run, l, handlers[name], s.o.Log.With("service", name)) })
+		s.background(&s.serving, func() error { return serve.Run(run, l, handlers[name], s.o.Log.With("service", name)) })
 	}
 	for name := range listeners {
 		if err := s.await(ctx, name); err != nil {
@@ -157,7 +161,7 @@ func (s *System) prepare(ctx context.Context) error {
 	if s.Database, err = s.Cloud.NewDatabase(ctx, ddl); err != nil {
 		return err
 	}
-	if _, err := s.Cloud.ApplyTopology(ctx, localcloud.ApplyOptions{Services: s.URLs, RetryBackoff: s.o.Retry}); err != nil {
+	if _, err := s.Cloud.ApplyTopology(ctx, localcloud.ApplyOptions{Services: s.URLs, Pull: s.o.Pull, RetryBackoff: s.o.Retry}); err != nil {
 		return err
 	}
 	topology, err := localcloud.LoadTopology()
@@ -204,7 +208,8 @@ func (s *System) prepare(ctx context.Context) error {
 	return nil
 }
 
-// handlers makes each service as its main does, but for settings.
+// handlers makes each service as its main does, but for settings. What goes on
+// beside the requests ends with ctx.
 func (s *System) handlers(ctx context.Context) (map[string]http.Handler, error) {
 	handlers := map[string]http.Handler{}
 	log := func(name string) *slog.Logger { return s.o.Log.With("service", name) }
@@ -218,6 +223,9 @@ func (s *System) handlers(ctx context.Context) (map[string]http.Handler, error) 
 	in := fanout.New(fanout.Options{Store: s.Store, Queue: s.Queue, Log: log(Worker), Step: s.o.WorkerStep})
 	s.closers = append(s.closers, func() error { in.Close(); return nil })
 	// Pub/Sub's emulator sends no token.
+	if _, elsewhere := s.o.Elsewhere[Worker]; s.o.Pull && !elsewhere {
+		s.pull(ctx, in)
+	}
 	handlers[Worker] = serve.WithHealth(in.Routes(), s.Store.Ping, log(Worker))
 
 	d := deliver.New(deliver.Options{Store: s.Store, Queue: s.Queue, Sealer: s.Sealer, Policy: safedial.Dev(), Version: serve.Version(),
@@ -228,6 +236,16 @@ func (s *System) handlers(ctx context.Context) (map[string]http.Handler, error) 
 
 	handlers[Console] = serve.WithHealth(console.New(s.Store, log(Console), nil).Routes(), s.Store.Ping, log(Console))
 	return handlers, nil
+}
+
+// pull consumes both subscriptions until ctx is done.
+func (s *System) pull(ctx context.Context, in *fanout.Ingester) {
+	for subscription, kind := range map[string]fanout.Kind{InboundTopic + "-worker": fanout.Inbound, EventsTopic + "-worker": fanout.Events} {
+		o := bus.SubscribeOptions{Log: s.o.Log.With("service", Worker), Grace: time.Second}
+		s.background(&s.serving, func() error {
+			return bus.Subscribe(ctx, s.Cloud.Project(), subscription, o, func(ctx context.Context, m bus.Message) error { return in.Handle(ctx, m, kind) })
+		})
+	}
 }
 
 func (s *System) receiver(ctx context.Context, log *slog.Logger) (http.Handler, error) {
@@ -249,8 +267,9 @@ func (s *System) receiver(ctx context.Context, log *slog.Logger) (http.Handler, 
 		return nil, err
 	}
 	counting, stop := context.WithCancel(context.WithoutCancel(ctx))
-	s.background(func() error { return rc.Run(counting) })
-	s.closers = append(s.closers, func() error { stop(); return nil })
+	s.background(&s.wg, func() error { return rc.Run(counting) })
+	// Once no request is left the counts are final; Run publishes them and returns.
+	s.closers = append(s.closers, func() error { stop(); s.wg.Wait(); return nil })
 	return serve.WithHealth(rc.Routes(), nil, log), nil
 }
 
@@ -265,8 +284,8 @@ func (p publisher) PublishCounts(ctx context.Context, counts []receive.Count) er
 	return p.Publisher.PublishCounts(ctx, report)
 }
 
-func (s *System) background(f func() error) {
-	s.wg.Go(func() {
+func (s *System) background(wg *sync.WaitGroup, f func() error) {
+	wg.Go(func() {
 		if err := f(); err != nil {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -314,13 +333,13 @@ func (s *System) Close() error {
 		s.stop()
 	}
 	http.DefaultClient.CloseIdleConnections()
+	s.serving.Wait()
 	var errs []error
 	closers := s.closers
 	s.closers = nil
 	for i := len(closers) - 1; i >= 0; i-- {
 		errs = append(errs, closers[i]())
 	}
-	s.wg.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	errs = append(errs, s.failed...)

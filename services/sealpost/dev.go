@@ -31,7 +31,7 @@ type devInfo struct {
 const startWithin = 90 * time.Second
 
 func (c *cli) devCommand() *cobra.Command {
-	var noDemo bool
+	var noDemo, pull bool
 	var level slog.Level
 	cmd := &cobra.Command{
 		Use:   "dev",
@@ -51,22 +51,23 @@ its own.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log := slog.New(slog.NewTextHandler(c.errOut, &slog.HandlerOptions{Level: level}))
-			return c.dev(cmd.Context(), log, !noDemo && !c.json)
+			return c.dev(cmd.Context(), system.Options{Log: log, Retry: time.Second, Pull: pull}, !noDemo && !c.json)
 		},
 	}
 	cmd.Flags().BoolVar(&noDemo, "no-demo", false, "do not send the two sample events")
+	cmd.Flags().BoolVar(&pull, "pull", false, "have the worker pull (Pub/Sub's emulator pushes only two messages at a time)")
 	cmd.Flags().TextVar(&level, "log-level", slog.LevelError, "what the services write to standard error: debug, info, warn or error")
 	return cmd
 }
 
-func (c *cli) dev(ctx context.Context, log *slog.Logger, demo bool) (err error) {
+func (c *cli) dev(ctx context.Context, o system.Options, demo bool) (err error) {
 	starting, cancel := context.WithTimeout(ctx, startWithin)
 	defer cancel()
 	began := time.Now()
 	if !c.json {
 		fmt.Fprintln(c.out, "Starting Google's Spanner and Pub/Sub emulators, Cloud Tasks, Secret Manager and all services…")
 	}
-	sys, err := system.Start(starting, system.Options{Log: log, Retry: time.Second})
+	sys, err := system.Start(starting, o)
 	if err != nil {
 		return fmt.Errorf("start: %w", err)
 	}
