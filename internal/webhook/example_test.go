@@ -31,6 +31,10 @@ func ExampleMatchType() {
 
 func ExampleKeyOf() {
 	// The same provider event always has the same key, and so the same webhook-id.
-	fmt.Println(webhook.KeyOf("stripe", "default", "evt_1PqR").ID() == webhook.KeyOf("stripe", "default", "evt_1PqR").ID())
-	// Output: true
+	fmt.Println(webhook.KeyOf("stripe", "default", "evt_1PqR").ID())
+	// Another tenant's event of the same id is another event.
+	fmt.Println(webhook.KeyOf("stripe", "acme", "evt_1PqR").ID())
+	// Output:
+	// evt_4vtcg2dd3jj5xnipgwptjsmvdy
+	// evt_xa5twu4xpfn5r6h7ujndqzvneq
 }

@@ -143,7 +143,8 @@ func TestTaskID(t *testing.T) {
 			}
 		}
 	}
-	if attemptKey(3).TaskID() != attemptKey(3).TaskID() {
+	again := attemptKey(3)
+	if attemptKey(3).TaskID() != again.TaskID() {
 		t.Error("task ids are not deterministic")
 	}
 }

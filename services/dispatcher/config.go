@@ -1,8 +1,6 @@
 package main
 
 import (
-	"fmt"
-	"os"
 	"time"
 
 	"github.com/sealpost/sealpost/internal/deliver"
@@ -50,8 +48,6 @@ Serves POST /attempt and /queue-ready for Cloud Tasks, until SIGTERM. Settings:
   HOST, PORT             address to listen on (default every interface, 8080)
   LOG_FORMAT, LOG_LEVEL  json or text; debug, info, warn or error
 `
-
-func usage() { fmt.Fprint(os.Stderr, environment) }
 
 const maxRetention = 10 * 365 * 24 * time.Hour
 

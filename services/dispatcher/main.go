@@ -5,11 +5,8 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/sealpost/sealpost/internal/deliver"
 	"github.com/sealpost/sealpost/internal/secrets"
@@ -18,22 +15,7 @@ import (
 	"github.com/sealpost/sealpost/internal/tasks"
 )
 
-func main() {
-	version := flag.Bool("version", false, "print the version and exit")
-	flag.Usage = usage
-	flag.Parse()
-	if *version {
-		fmt.Println(serve.Version())
-		return
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Getenv)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "dispatcher:", err)
-		os.Exit(1)
-	}
-}
+func main() { serve.Main("dispatcher", environment, run) }
 
 func run(ctx context.Context, getenv func(string) string) error {
 	cfg, err := load(getenv)

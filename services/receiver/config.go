@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"time"
 
@@ -41,8 +40,6 @@ Serves POST /in/{source} for providers, until SIGTERM. Settings:
 
 PUBSUB_EMULATOR_HOST and SECRET_MANAGER_EMULATOR_HOST lead to emulators.
 `
-
-func usage() { fmt.Fprint(os.Stderr, environment) }
 
 // Bounds of settings.
 const (

@@ -5,14 +5,10 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/sealpost/sealpost/internal/bus"
@@ -20,22 +16,7 @@ import (
 	"github.com/sealpost/sealpost/internal/serve"
 )
 
-func main() {
-	version := flag.Bool("version", false, "print the version and exit")
-	flag.Usage = usage
-	flag.Parse()
-	if *version {
-		fmt.Println(serve.Version())
-		return
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Getenv)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "receiver:", err)
-		os.Exit(1)
-	}
-}
+func main() { serve.Main("receiver", environment, run) }
 
 func run(ctx context.Context, getenv func(string) string) error {
 	cfg, err := load(getenv)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"time"
 
 	"github.com/sealpost/sealpost/internal/bus"
@@ -67,8 +66,6 @@ MODE=pull it holds streams open and serves health checks only. Settings:
   HOST, PORT             address to listen on (default every interface, 8080)
   LOG_FORMAT, LOG_LEVEL  json or text; debug, info, warn or error
 `
-
-func usage() { fmt.Fprint(os.Stderr, environment) }
 
 const maxRetention = 10 * 365 * 24 * time.Hour
 

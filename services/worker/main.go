@@ -4,14 +4,10 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"os"
-	"os/signal"
 	"sync"
-	"syscall"
 
 	"github.com/sealpost/sealpost/internal/bus"
 	"github.com/sealpost/sealpost/internal/fanout"
@@ -20,22 +16,7 @@ import (
 	"github.com/sealpost/sealpost/internal/tasks"
 )
 
-func main() {
-	version := flag.Bool("version", false, "print the version and exit")
-	flag.Usage = usage
-	flag.Parse()
-	if *version {
-		fmt.Println(serve.Version())
-		return
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Getenv)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "worker:", err)
-		os.Exit(1)
-	}
-}
+func main() { serve.Main("worker", environment, run) }
 
 func run(ctx context.Context, getenv func(string) string) error {
 	cfg, err := load(getenv)
