@@ -119,6 +119,32 @@ func TestDeleteEndpointCancelsEverything(t *testing.T) {
 	if n, err = f.DeleteEndpoint(f.ctx, "default", "a", "tester"); n != 0 || err != nil {
 		t.Errorf("again: %d, %v", n, err)
 	}
+	checkCancelled(t, f, all)
+	if d, _, err := f.Delivery(f.ctx, "other", foreign.Key, "a"); err != nil || d.State != webhook.DeliveryScheduled {
+		t.Errorf("the other tenant's: %+v, %v", d, err)
+	}
+	if ep, err := f.Endpoint(f.ctx, "default", "a"); err != nil || ep.State != webhook.EndpointDeleted {
+		t.Errorf("tombstone: %+v, %v", ep, err)
+	}
+	eps, _, err := f.ListEndpoints(f.ctx, "default", Page{})
+	if err != nil || len(eps) != 1 || eps[0].ID != "b" {
+		t.Errorf("listed: %+v, %v", eps, err)
+	}
+	if r := f.ingest(event("default", "s", "later", "x"))[0]; len(r.Tasks) != 1 {
+		t.Errorf("later event: %+v", r)
+	}
+	if _, err := f.DeleteEndpoint(f.ctx, "default", "none", "tester"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("unknown: %v", err)
+	}
+	if err := f.RotateKey(f.ctx, "default", "a", SealedKey{ID: "k", Kind: "v1", Sealed: []byte{1}}, 0, "tester"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("new key for a deleted one: %v", err)
+	}
+}
+
+// checkCancelled looks at 1,000 events of which "a" is cancelled, while "b" has the
+// first hundred delivered and waits for the rest.
+func checkCancelled(t *testing.T, f *fixture, all []webhook.Event) {
+	t.Helper()
 	closed := map[webhook.EventKey]bool{}
 	for page := (Page{Size: 500}); ; {
 		rows, next, err := f.ListEvents(f.ctx, EventFilter{Tenant: "default"}, page)
@@ -158,25 +184,6 @@ func TestDeleteEndpointCancelsEverything(t *testing.T) {
 		if n != want {
 			t.Errorf("%d deliveries are %s, want %d", n, state, want)
 		}
-	}
-	if d, _, err := f.Delivery(f.ctx, "other", foreign.Key, "a"); err != nil || d.State != webhook.DeliveryScheduled {
-		t.Errorf("the other tenant's: %+v, %v", d, err)
-	}
-	if ep, err := f.Endpoint(f.ctx, "default", "a"); err != nil || ep.State != webhook.EndpointDeleted {
-		t.Errorf("tombstone: %+v, %v", ep, err)
-	}
-	eps, _, err := f.ListEndpoints(f.ctx, "default", Page{})
-	if err != nil || len(eps) != 1 || eps[0].ID != "b" {
-		t.Errorf("listed: %+v, %v", eps, err)
-	}
-	if r := f.ingest(event("default", "s", "later", "x"))[0]; len(r.Tasks) != 1 {
-		t.Errorf("later event: %+v", r)
-	}
-	if _, err := f.DeleteEndpoint(f.ctx, "default", "none", "tester"); !errors.Is(err, ErrNotFound) {
-		t.Errorf("unknown: %v", err)
-	}
-	if err := f.RotateKey(f.ctx, "default", "a", SealedKey{ID: "k", Kind: "v1", Sealed: []byte{1}}, 0, "tester"); !errors.Is(err, ErrNotFound) {
-		t.Errorf("new key for a deleted one: %v", err)
 	}
 }
 

@@ -112,8 +112,8 @@ type ingestion struct {
 	fresh map[string]*endpointSet
 	out   []Ingested
 
-	inserts             []*spanner.Mutation
-	cost, size, fannout int
+	inserts            []*spanner.Mutation
+	cost, size, fanned int
 }
 
 // knownEvent is an event that is stored, or is about to be by this transaction.
@@ -168,10 +168,10 @@ func (tx *ingestion) add(p *prepared) bool {
 	chunk := min(len(matched), tx.store.chunk)
 	cost := costEvent + costPayload + chunk*costDelivery
 	size := p.size() + chunk*sizeDelivery
-	if len(tx.out) > 0 && (tx.cost+cost > maxMutations || tx.size+size > maxCommitBytes || tx.fannout+len(matched) > tx.store.chunk) {
+	if len(tx.out) > 0 && (tx.cost+cost > maxMutations || tx.size+size > maxCommitBytes || tx.fanned+len(matched) > tx.store.chunk) {
 		return false
 	}
-	tx.cost, tx.size, tx.fannout = tx.cost+cost, tx.size+size, tx.fannout+chunk
+	tx.cost, tx.size, tx.fanned = tx.cost+cost, tx.size+size, tx.fanned+chunk
 	tx.insert(p, matched, chunk)
 	return true
 }

@@ -118,6 +118,12 @@ func TestPagesNeitherLoseNorRepeat(t *testing.T) {
 			})
 		}
 	}
+	walkEvents(t, f)
+}
+
+// walkEvents pages through 900 events, of which 750 are invoices.
+func walkEvents(t *testing.T, f *fixture) {
+	t.Helper()
 	for _, filter := range []EventFilter{{Tenant: "default"}, {Tenant: "default", Source: "stripe"}, {Tenant: "default", Type: "invoice.paid"}} {
 		ids, _ := walk(t, 70, func(p Page) ([]EventRow, string, error) { return f.ListEvents(f.ctx, filter, p) }, func(r EventRow) string { return r.Key.ID() })
 		seen := map[string]bool{}
