@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // settle is how long a stream must have been open, unless it has brought a
@@ -84,33 +86,94 @@ func (h *Health) ended(w *watched, err error) {
 	}
 }
 
-// interceptor watches the streams of one client. A stream that cannot be opened
-// calls lost.
-func (h *Health) interceptor(lost context.CancelCauseFunc) grpc.StreamClientInterceptor {
-	return func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-		s, err := open(ctx, desc, cc, method, opts...)
-		if err != nil {
-			lost(fmt.Errorf("open pull stream: %w", err))
-			return nil, err
+// watcher is the interceptor of one client's pull streams.
+type watcher struct {
+	health *Health
+	ctx    context.Context // of the client; once it is done, no stream is opened
+	lost   context.CancelCauseFunc
+
+	mu      sync.Mutex
+	tried   bool          // there is a first stream
+	settled chan struct{} // closed once it has been of use
+	isOpen  bool          // settled is closed
+}
+
+func (h *Health) watcher(ctx context.Context, lost context.CancelCauseFunc) *watcher {
+	return &watcher{health: h, ctx: ctx, lost: lost, settled: make(chan struct{})}
+}
+
+// intercept opens a stream that reports how it fares. Until the first stream has
+// been of use, all others wait: messages that a stream is sent while its client
+// ends, for want of a subscription, say, would wait for their lease to expire. A
+// stream that cannot be opened, and a first one that fails, call lost.
+func (w *watcher) intercept(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	first := w.first()
+	if !first {
+		select {
+		case <-w.settled:
+		case <-ctx.Done():
+		case <-w.ctx.Done():
 		}
-		w := &watched{ClientStream: s, health: h}
-		h.opened(w)
-		return w, nil
+	}
+	if w.ctx.Err() != nil {
+		return nil, status.Error(codes.Canceled, "the client is ending")
+	}
+	s, err := open(ctx, desc, cc, method, opts...)
+	if err != nil {
+		w.lost(fmt.Errorf("open pull stream: %w", err))
+		return nil, err
+	}
+	st := &watched{ClientStream: s, watcher: w, first: first}
+	w.health.opened(st)
+	if first {
+		st.timer = time.AfterFunc(settle, w.settle)
+	}
+	return st, nil
+}
+
+// first reports whether the caller is to try for all.
+func (w *watcher) first() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	first := !w.tried
+	w.tried = true
+	return first
+}
+
+func (w *watcher) settle() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.isOpen {
+		w.isOpen = true
+		close(w.settled)
 	}
 }
 
-// watched is a pull stream that tells its health how it fares.
+// unsettled reports whether no stream has been of use yet.
+func (w *watcher) unsettled() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return !w.isOpen
+}
+
+// watched is a pull stream that tells how it fares.
 type watched struct {
 	grpc.ClientStream
-	health *Health
+	watcher *watcher
+	first   bool
+	timer   *time.Timer // of the first
 }
 
-func (w *watched) RecvMsg(m any) error {
-	err := w.ClientStream.RecvMsg(m)
+func (s *watched) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
 	if err != nil {
-		w.health.ended(w, err)
+		s.watcher.health.ended(s, err)
+		if s.first && s.timer.Stop() && s.watcher.unsettled() {
+			s.watcher.lost(fmt.Errorf("first pull stream: %w", err))
+		}
 		return err
 	}
-	w.health.proven(w)
+	s.watcher.settle()
+	s.watcher.health.proven(s)
 	return nil
 }

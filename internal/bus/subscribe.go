@@ -42,9 +42,10 @@ type SubscribeOptions struct {
 const (
 	reconnectFirst = 250 * time.Millisecond
 	reconnectMost  = 5 * time.Second
-	// leaseMin is the least that an ack deadline is extended by. The client's own
-	// minimum of 10 s expires while an instance is starved of CPU.
-	leaseMin = 30 * time.Second
+	// lease is what an ack deadline is extended by. The client's own minimum of 10 s
+	// expires while an instance is starved of CPU; its maximum of minutes is how long
+	// a message waits that was on its way to a stream that broke.
+	lease = 20 * time.Second
 	// ackFlush is how long acks may take on their way after the last message.
 	ackFlush = time.Second
 )
@@ -136,8 +137,8 @@ func (s *subscriber) receive(ctx context.Context, over <-chan struct{}) error {
 	sub := client.Subscriber(s.subscription)
 	sub.ReceiveSettings = pubsub.ReceiveSettings{
 		MaxExtension:               or(s.o.MaxExtension, 10*time.Minute),
-		MinDurationPerAckExtension: leaseMin,
-		MaxDurationPerAckExtension: 2 * leaseMin,
+		MinDurationPerAckExtension: lease,
+		MaxDurationPerAckExtension: lease,
 		MaxOutstandingMessages:     or(s.o.MaxOutstandingMessages, 1000),
 		MaxOutstandingBytes:        or(s.o.MaxOutstandingBytes, 100<<20),
 		NumGoroutines:              or(s.o.Streams, 4),
@@ -182,12 +183,12 @@ func (s *subscriber) retire(client *pubsub.Client, done <-chan error) {
 // connect makes a client whose streams report to the health, and which ends
 // itself through lost when a stream cannot be opened.
 func (s *subscriber) connect(ctx context.Context, lost context.CancelCauseFunc) (*pubsub.Client, error) {
-	watch := s.o.Health.interceptor(lost)
+	watch := s.o.Health.watcher(ctx, lost)
 	params := grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: 5 * time.Second}
 	params.Backoff.MaxDelay = reconnectMost
 	opts := append([]option.ClientOption{
 		option.WithGRPCDialOption(grpc.WithConnectParams(params)),
-		option.WithGRPCDialOption(grpc.WithChainStreamInterceptor(watch)),
+		option.WithGRPCDialOption(grpc.WithChainStreamInterceptor(watch.intercept)),
 	}, s.o.ClientOptions...)
 	return pubsub.NewClient(ctx, s.project, opts...)
 }
