@@ -185,6 +185,30 @@ func TestSubscribeStopsWithoutBroker(t *testing.T) {
 	}
 }
 
+// The same when the broker has gone while messages were flowing.
+func TestSubscribeStopsAfterBrokerIsGone(t *testing.T) {
+	t.Parallel()
+	srv := pstest.NewServerWithAddress("127.0.0.1:0")
+	t.Cleanup(func() { srv.Close() })
+	if _, err := srv.GServer.CreateTopic(t.Context(), &pubsubpb.Topic{Name: topic}); err != nil {
+		t.Fatal(err)
+	}
+	subscribed(t, srv)
+	g, addr := serve(t, srv, "127.0.0.1:0")
+	log, interrupted := watchLog()
+	got := make(chan struct{}, 100)
+	stop := run(t, bus.SubscribeOptions{ClientOptions: clientOptions(addr), Log: log}, func(context.Context, bus.Message) error { got <- struct{}{}; return nil })
+	srv.Publish(topic, []byte("x"), nil)
+	<-got
+	g.Stop()
+	<-interrupted
+	began := time.Now()
+	stop()
+	if d := time.Since(began); d > 3*time.Second {
+		t.Errorf("stopping took %s", d)
+	}
+}
+
 // The broker goes away and comes back empty, on the same address: the subscriber
 // is unready meanwhile, recovers by itself, and loses nothing that was published
 // to the new one.
