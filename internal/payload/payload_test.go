@@ -63,7 +63,7 @@ func TestDecompressIsBounded(t *testing.T) {
 	kib, _ := Compress(make([]byte, 1024))
 	bomb, _ := Compress(make([]byte, 64<<20))
 	streamed := stream(t, make([]byte, 8<<20), window) // no content size in its header
-	liar := bytes.Clone(bomb)                         // claims 2 GiB: refused, or not reserved
+	liar := bytes.Clone(bomb)                          // claims 2 GiB: refused, or not reserved
 	var h zstd.Header
 	if err := h.Decode(liar); err != nil || !h.HasFCS {
 		t.Fatalf("header: %+v, %v", h, err)
