@@ -58,14 +58,18 @@ func Explain(s *Scheme, r Request, secrets, others []Secret, now time.Time) Expl
 
 func (s *Scheme) explainMissing(r Request) []string {
 	var causes []string
+	own := s.headers
+	if len(own) == 0 {
+		own = []headers{{}}
+	}
 	for _, name := range s.legacy {
 		if r.Header.Get(name) != "" {
-			causes = append(causes, fmt.Sprintf("the weaker header %s is present, and is not enough: have the sender use %s", name, s.headers[0].signature))
+			causes = append(causes, fmt.Sprintf("the weaker header %s is present, and is not enough: have the sender use %s", name, own[0].signature))
 		}
 	}
 	for _, e := range table {
 		for _, h := range e.headers {
-			if e.name != s.name && r.Header.Get(h.signature) != "" && canonical(h.signature) != s.headers[0].signature {
+			if e.name != s.name && !slices.Contains(s.legacy, h.signature) && h.signature != "" && r.Header.Get(h.signature) != "" && canonical(h.signature) != own[0].signature {
 				causes = append(causes, fmt.Sprintf("header %s is present: the request looks like scheme %s, but the source is configured as %s", h.signature, e.name, s.name))
 			}
 		}
@@ -86,14 +90,17 @@ func (s *Scheme) explainMissing(r Request) []string {
 
 // explainMalformed says how a signature would be right if it were written right.
 func (s *Scheme) explainMalformed(r Request, secrets []Secret) []string {
+	if s.claims != nil {
+		return nil
+	}
 	h := s.brand(&message{req: &r})
 	value := strings.Trim(r.Header.Get(h.signature), " \t")
-	m := message{req: &r, timestamp: strings.Trim(r.Header.Get(h.timestamp), " \t"), id: strings.Trim(r.Header.Get(h.id), " \t")}
+	m := message{scheme: s, req: &r, timestamp: strings.Trim(r.Header.Get(h.timestamp), " \t"), id: strings.Trim(r.Header.Get(h.id), " \t")}
 	if s.clock != noClock && h.timestamp == "" {
 		f, _ := s.syntax.parse(value, s.encoding) // what it found before it gave up
 		m.timestamp = f.timestamp
 	}
-	c := s.signed.fill(&m)
+	c := s.signed.fill(&m, r.URL)
 	for _, secret := range secrets {
 		k, err := s.key(secret.value)
 		if err != nil || k.alg.sum == nil {
@@ -124,34 +131,26 @@ func spellings(mac []byte) []spelling {
 
 // explainMismatch tries what is known to go wrong, one thing at a time.
 func (s *Scheme) explainMismatch(r Request, secrets, others []Secret) []string {
-	m := message{req: &r}
+	m := message{scheme: s, req: &r}
 	if s.locate(&m) != nil {
 		return nil
 	}
-	c := s.signed.fill(&m)
+	c := m.claims[0].contents[0]
 	var causes []string
-	try := func(k key, c content) bool {
-		var sigs [][]byte
-		for _, x := range m.sigs {
-			if x.alg == k.alg {
-				sigs = append(sigs, x.sig)
-			}
-		}
-		return len(sigs) > 0 && k.alg.match(k.bytes, c, sigs)
-	}
+	try := func(k key, c content) bool { return claim{[]content{c}, m.claims[0].sigs}.matches(k) }
 	for _, other := range others {
 		if k, err := s.key(other.value); err == nil && try(k, c) {
 			causes = append(causes, fmt.Sprintf("signed with the secret %s, which belongs to another endpoint or environment", other))
 		}
 	}
 	for _, secret := range secrets {
-		for _, k := range readings(secret.value, m.sigs) {
+		for _, k := range readings(secret.value, m.claims[0].sigs) {
 			if try(k.key, c) {
 				causes = append(causes, fmt.Sprintf("secret %s: the sender uses %s as the key", secret, k.name))
 			}
 		}
 		k, err := s.key(secret.value)
-		if err != nil {
+		if err != nil || s.claims != nil || !s.signed.has["body"] || k.alg == tokenEqual {
 			continue
 		}
 		for _, b := range bodies(r.Body) {
@@ -182,12 +181,12 @@ type reading struct {
 func readings(secret []byte, sigs []candidate) []reading {
 	var out []reading
 	alg := hmacSHA256
-	if len(sigs) > 0 && sigs[0].alg != ed25519Verify {
+	if len(sigs) > 0 && sigs[0].alg.sum != nil {
 		alg = sigs[0].alg
 	}
 	add := func(name string, b []byte, ok bool) {
 		if ok && !blank(b) {
-			out = append(out, reading{name, key{alg, b}})
+			out = append(out, reading{name, key{alg: alg, bytes: b}})
 		}
 	}
 	text := strings.TrimSpace(string(secret))
@@ -277,7 +276,7 @@ func (s *Scheme) contents(m *message) []otherContent {
 		if err != nil || text == s.content || (t.has["id"] && m.id == "") || (t.has["timestamp"] && m.timestamp == "") || (t.has["url"] && m.req.URL == "") {
 			continue
 		}
-		out = append(out, otherContent{text, t.fill(m)})
+		out = append(out, otherContent{text, t.fill(m, m.req.URL)})
 	}
 	return out
 }

@@ -1,6 +1,7 @@
 package provider
 
 import (
+	"net/http"
 	"net/url"
 	"slices"
 	"strings"
@@ -18,6 +19,8 @@ type place struct {
 	body       path
 	signedID   bool
 	signedTime bool
+	bodyHash   bool // the body alone, for providers that date each retry anew
+	arrival    bool // our own time and the body: equal bodies are different events
 }
 
 func inHeader(name string) place { return place{header: name} }
@@ -33,6 +36,10 @@ func (p place) String() string {
 		return "signed id"
 	case p.signedTime:
 		return "signed timestamp"
+	case p.bodyHash:
+		return "hash of the body"
+	case p.arrival:
+		return "each request its own"
 	}
 	return "body " + strings.Join(p.body, ".")
 }
@@ -61,7 +68,11 @@ func (s *Scheme) identity(m *message, c content) (Identity, *Refusal) {
 	}
 	var id Identity
 	for _, p := range s.id {
-		text, err := m.read(p, scalar(next(p)))
+		value := next(p)
+		if id.ID != "" && p.header == "" {
+			continue
+		}
+		text, err := m.read(p, scalar(value)) // a header read in vain is still checked for being one
 		if err != nil {
 			return id, err
 		}
@@ -86,14 +97,26 @@ func (s *Scheme) identity(m *message, c content) (Identity, *Refusal) {
 	if s.identify != nil {
 		s.identify(m, &id)
 	}
+	id.Confirm = m.confirm
 	if id.ID == "" {
 		id.ID = c.sum()
 	}
 	id.ID = webhook.CanonicalID(id.ID)
 	id.Type = cleanType(first(id.Type, s.name+".unknown"))
 	id.Headers = m.keep(s.kept)
+	if _, query, ok := strings.Cut(m.req.URL, "?"); ok && m.req.Method == http.MethodGet && s.NeedsURL() {
+		// All that such an event says stands in the query, which is signed.
+		if len(query) > maxKeptHeader {
+			return id, refuse(BadBody, "the query has %d bytes, at most %d can be kept", len(query), maxKeptHeader)
+		}
+		id.Headers = append(id.Headers, webhook.Header{Name: QueryHeader, Value: query})
+	}
 	return id, nil
 }
+
+// QueryHeader is the name under which the query of an authentic GET is kept, where
+// the provider signs the URL and may send an event so.
+const QueryHeader = "Sealpost-Query"
 
 func first(a, b string) string {
 	if a != "" {
@@ -109,18 +132,27 @@ func (m *message) read(p place, body string) (string, *Refusal) {
 		return m.id, nil
 	case p.header != "":
 		return m.header(p.header)
+	case p.bodyHash:
+		return content{body: m.req.Body}.sum(), nil
+	case p.arrival:
+		return m.now.UTC().Format(time.RFC3339Nano) + "/" + content{body: m.req.Body}.sum()[len("sha256:"):][:32], nil
 	}
 	return body, nil
 }
 
-// time reads a provider's time: Unix seconds or RFC 3339. Anything else is none;
-// an event is not refused for it.
+// time reads a provider's time: Unix seconds, with a fraction or not, Unix
+// milliseconds (beyond the year 10680, read as seconds) or RFC 3339. Anything else
+// is none; an event is not refused for it.
 func (m *message) time(p place, text string) time.Time {
 	if p.signedTime {
 		return m.at
 	}
-	if n, ok := canonicalInt(text); ok && n > 0 && n < 1<<38 {
-		return time.Unix(n, 0).UTC()
+	whole, _, _ := strings.Cut(text, ".")
+	if n, ok := canonicalInt(whole); ok && n > 0 {
+		if n < 1<<38 {
+			return time.Unix(n, 0).UTC()
+		}
+		return time.UnixMilli(n).UTC()
 	}
 	t, err := time.Parse(time.RFC3339, text)
 	if err != nil {
@@ -194,20 +226,6 @@ func slackType(m *message, id *Identity) {
 			id.Type = "slash_command"
 		}
 	}
-}
-
-// slackChallenge answers url_verification with the challenge as plain text.
-// https://docs.slack.dev/reference/events/url_verification
-func slackChallenge(m *message) (*Response, *Refusal) {
-	values := pick(m.req.Body, path{"type"}, path{"challenge"})
-	if str(values[0]) != "url_verification" {
-		return nil, nil
-	}
-	challenge := str(values[1])
-	if challenge == "" || len(challenge) > 4<<10 {
-		return nil, refuse(BadBody, "url_verification without a usable challenge")
-	}
-	return &Response{Status: 200, ContentType: "text/plain; charset=utf-8", Body: []byte(challenge)}, nil
 }
 
 // formValue reads one field of a form body without parsing the others. A field

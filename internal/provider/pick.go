@@ -11,7 +11,7 @@ import (
 
 // Limits of reading JSON.
 const (
-	maxPaths     = 8    // values read in one pass
+	maxPaths     = 16   // values read in one pass
 	maxJSONDepth = 1000 // deeper texts count as not JSON
 )
 
@@ -46,7 +46,7 @@ func parsePath(s string) (path, error) {
 // where there is none.
 type picked [maxPaths][]byte
 
-// pick reads the values at up to eight paths in one pass over a JSON text,
+// pick reads the values at up to sixteen paths in one pass over a JSON text,
 // without decoding anything else: numbers keep the digits they were sent with.
 //
 // Nothing is found in a text that is not wholly valid JSON or nests deeper than
@@ -54,17 +54,30 @@ type picked [maxPaths][]byte
 // disagree about which of the two is meant.
 func pick(body []byte, paths ...path) picked {
 	p := picker{b: body, paths: paths}
+	return p.pick()
+}
+
+// pickSigned reads values that are signed one by one. clean is false if a key on
+// the way to one of them occurs twice, or in another case as well: what is
+// verified and what a reader takes could then differ.
+func pickSigned(body []byte, paths ...path) (values picked, clean bool) {
+	p := picker{b: body, paths: paths, fold: true}
+	values = p.pick()
+	return values, p.twice == 0 && !p.alike
+}
+
+func (p *picker) pick() picked {
 	p.space()
 	if p.i == len(p.b) || (p.b[p.i] != '{' && p.b[p.i] != '[') { // forms and texts: say so early
 		return picked{}
 	}
-	if !p.value(0, 1<<len(paths)-1, 0) {
+	if !p.value(0, 1<<len(p.paths)-1, 0) {
 		return picked{}
 	}
 	if p.space(); p.i != len(p.b) {
 		return picked{}
 	}
-	for i := range paths {
+	for i := range p.paths {
 		if p.twice&(1<<i) != 0 {
 			p.out[i] = nil
 		}
@@ -78,6 +91,8 @@ type picker struct {
 	paths []path
 	out   picked
 	twice uint16 // paths on which some key occurred twice
+	fold  bool   // look for keys that differ from a path's in case only
+	alike bool   // there is one
 }
 
 // value reads one value. Every path in active has led here in level segments.
@@ -184,8 +199,13 @@ func (p *picker) next(active uint16, level int, quoted []byte) uint16 {
 	}
 	var below uint16
 	for i, path := range p.paths {
-		if active&(1<<i) != 0 && len(path) > level && path[level] == string(name) {
+		if active&(1<<i) == 0 || len(path) <= level {
+			continue
+		}
+		if path[level] == string(name) {
 			below |= 1 << i
+		} else if p.fold && strings.EqualFold(path[level], string(name)) {
+			p.alike = true
 		}
 	}
 	return below
@@ -282,6 +302,50 @@ func (p *picker) digits() bool {
 		p.i++
 	}
 	return p.i > start
+}
+
+// elements are the raw texts of a JSON array's elements, at most most of them. ok
+// is false if raw is no valid array or has more.
+func elements(raw []byte, most int) (list [][]byte, ok bool) {
+	p := picker{b: raw}
+	if p.space(); !p.eat('[') {
+		return nil, false
+	}
+	if p.space(); p.eat(']') {
+		return nil, true
+	}
+	for len(list) < most {
+		p.space()
+		start := p.i
+		if !p.value(1, 0, 0) {
+			return nil, false
+		}
+		list = append(list, p.b[start:p.i])
+		p.space()
+		if p.eat(']') {
+			p.space()
+			return list, p.i == len(p.b)
+		}
+		if !p.eat(',') {
+			return nil, false
+		}
+	}
+	return nil, false
+}
+
+// field is the text that a signed JSON field stands for: that of a string, the
+// digits of a number, true or false. Absent and null are the empty text; ok is
+// false for objects and arrays.
+func field(raw []byte) (text string, ok bool) {
+	switch {
+	case len(raw) == 0 || string(raw) == "null":
+		return "", true
+	case raw[0] == '{' || raw[0] == '[':
+		return "", false
+	case raw[0] == 't' || raw[0] == 'f':
+		return string(raw), true
+	}
+	return scalar(raw), true
 }
 
 // scalar is a JSON string's text or a number's digits as sent. Everything else,

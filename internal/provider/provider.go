@@ -46,11 +46,15 @@ type Identity struct {
 	Type string
 	// OccurredAt is the provider's time of the event, zero if it gives none.
 	OccurredAt time.Time
-	// Secret is the index of the secret that matched; the first if several did.
+	// Secret is the index of the secret that matched; the first if several did; -1 if
+	// none was compared, for a handshake that nobody signs.
 	Secret int
 	// Response, if set, is a handshake's exact answer: it is sent, and nothing is
 	// published.
 	Response *Response
+	// Confirm, if set, is a URL to visit before the request is answered with 2xx:
+	// the subscription of an SNS topic, signed, on an SNS host. Nothing is published.
+	Confirm string
 	// Headers are the provider's own headers, kept with the event. Credentials are
 	// never among them.
 	Headers []webhook.Header
@@ -60,6 +64,7 @@ type Identity struct {
 type Response struct {
 	Status      int
 	ContentType string
+	Header      []webhook.Header // beside Content-Type
 	Body        []byte
 }
 
@@ -76,6 +81,26 @@ type Options struct {
 	Tolerance *time.Duration
 	// HMAC describes the scheme generic-hmac and is refused with any other.
 	HMAC *HMAC
+	// Token describes the scheme generic-token; nil takes its defaults.
+	Token *Token
+	// JWT says whose tokens jwt and google-oidc accept; both need it.
+	JWT *JWT
+	// WebhookID is what PayPal calls the subscription; paypal signs and needs it.
+	WebhookID string
+	// Topics are the ARNs of the topics that aws-sns accepts; it needs them, since
+	// any AWS account can have SNS sign for a topic of its own. "*" accepts any.
+	Topics []string
+	// VerifyToken is what Meta's hub.verify_token must equal; without one, meta
+	// answers no hub.challenge.
+	VerifyToken string
+	// AsanaHandshake has asana answer the handshake of a webhook being created.
+	// Asana's API hands the secret to whoever creates the webhook, in the response to
+	// that call; it is neither stored nor logged here. Switch it off again afterwards.
+	AsanaHandshake bool
+	// Dedupe replaces the scheme's identity: "header:" and a header's name, or the
+	// preset "stripe-object" (the object's id and the event's type). An event that
+	// lacks it has the scheme's own identity.
+	Dedupe string
 }
 
 // Scheme is one entry of the table, ready for use by any number of goroutines.
@@ -83,6 +108,11 @@ type Scheme struct {
 	entry
 	signed    template
 	tolerance time.Duration
+	webhookID string
+	topics    []string
+	verify    string // hub.verify_token
+	greets    bool   // answers Asana's handshake
+	jwt       JWT
 	kept      []string // canonical names; a trailing '*' stands for any rest
 	paths     []path   // every value that the body is read for, in the order of id, typ, at
 }
@@ -96,16 +126,11 @@ func New(name string, o Options) (*Scheme, error) {
 	if !ok {
 		return nil, fmt.Errorf("scheme: %q is unknown; known are %s", clip(name), strings.Join(names(), ", "))
 	}
-	var faults []string
-	switch {
-	case e.name == genericHMAC && o.HMAC == nil:
-		return nil, fmt.Errorf("hmac: scheme %s needs these settings", genericHMAC)
-	case e.name == genericHMAC:
-		e, faults = o.HMAC.entry(e)
-	case o.HMAC != nil:
-		faults = append(faults, fmt.Sprintf("hmac: these settings are for scheme %s only, not %s", genericHMAC, e.name))
+	e, faults := o.complete(e)
+	s := &Scheme{entry: e, tolerance: DefaultTolerance, webhookID: o.WebhookID, topics: slices.Clone(o.Topics), verify: o.VerifyToken, greets: o.AsanaHandshake}
+	if o.JWT != nil {
+		s.jwt = *o.JWT
 	}
-	s := &Scheme{entry: e, tolerance: DefaultTolerance}
 	if t := o.Tolerance; t != nil {
 		s.tolerance = *t
 		switch {
@@ -118,12 +143,74 @@ func New(name string, o Options) (*Scheme, error) {
 	if len(faults) > 0 {
 		return nil, fmt.Errorf("%s", strings.Join(faults, "; "))
 	}
-	var err error
-	if s.signed, err = parseTemplate(e.content); err != nil {
-		return nil, fmt.Errorf("signed_content: %w", err)
+	if e.claims == nil {
+		var err error
+		if s.signed, err = parseFields(e.content, append(settable, "params", "webhook_id", "crc32")...); err != nil {
+			return nil, fmt.Errorf("signed_content: %w", err)
+		}
 	}
 	s.compile()
 	return s, nil
+}
+
+// complete checks the options against the scheme that they are for, each with the
+// names of the schemes that take it, and completes the entry of a generic one.
+func (o Options) complete(e entry) (entry, []string) {
+	var faults []string
+	for _, s := range []struct {
+		setting string
+		given   bool
+		schemes []string
+		needed  string // why, if the schemes cannot do without
+	}{
+		{"hmac", o.HMAC != nil, []string{genericHMAC}, "needs these settings"},
+		{"token", o.Token != nil, []string{genericToken}, ""},
+		{"jwt", o.JWT != nil, []string{jwtScheme, googleOIDC}, "needs these settings: whose tokens, and for whom"},
+		{"webhook_id", o.WebhookID != "", []string{"paypal"}, "signs it"},
+		{"topics", len(o.Topics) > 0, []string{"aws-sns"}, "needs the ARNs to accept: any AWS account can have SNS sign for a topic of its own"},
+		{"verify_token", o.VerifyToken != "", []string{"meta"}, ""},
+		{"asana_handshake", o.AsanaHandshake, []string{"asana"}, ""},
+	} {
+		switch has := slices.Contains(s.schemes, e.name); {
+		case s.given && !has:
+			faults = append(faults, fmt.Sprintf("%s: this setting is for scheme %s only, not %s", s.setting, strings.Join(s.schemes, " and "), e.name))
+		case !s.given && has && s.needed != "":
+			faults = append(faults, fmt.Sprintf("%s: scheme %s %s", s.setting, e.name, s.needed))
+		}
+	}
+	if len(faults) > 0 {
+		return e, faults
+	}
+	switch e.name {
+	case genericHMAC:
+		e, faults = o.HMAC.entry(e)
+	case genericToken:
+		t := Token{}
+		if o.Token != nil {
+			t = *o.Token
+		}
+		e, faults = t.entry(e)
+	case jwtScheme, googleOIDC:
+		e, faults = o.JWT.entry(e)
+	}
+	switch name, isHeader := strings.CutPrefix(o.Dedupe, "header:"); {
+	case o.Dedupe == "":
+	case isHeader && token(name):
+		e.id = append([]place{inHeader(name)}, e.id...)
+	case o.Dedupe == "stripe-object" && e.name == "stripe":
+		e.identify = stripeObject
+	default:
+		faults = append(faults, fmt.Sprintf("dedupe: %q is neither header:<name> nor a preset of scheme %s", clip(o.Dedupe), e.name))
+	}
+	for _, t := range o.Topics {
+		if t != "*" && !strings.HasPrefix(t, "arn:") {
+			faults = append(faults, fmt.Sprintf("topics: %q is no ARN", clip(t)))
+		}
+	}
+	if strings.Contains(o.WebhookID, "|") {
+		faults = append(faults, "webhook_id: holds '|', which separates it from what follows")
+	}
+	return e, faults
 }
 
 // compile brings header names into the form in which requests hold them.
@@ -132,7 +219,7 @@ func (s *Scheme) compile() {
 	for i, h := range s.headers {
 		s.headers[i] = headers{canonical(h.signature), canonical(h.timestamp), canonical(h.id)}
 		for _, name := range []string{h.signature, h.timestamp, h.id} {
-			if name != "" && !s.credential {
+			if name != "" && (!s.credential || name != h.signature) {
 				s.kept = append(s.kept, canonical(name))
 			}
 		}
@@ -175,6 +262,43 @@ func (s *Scheme) Methods() []string {
 // NeedsURL reports whether the source's public URL is part of what is signed.
 func (s *Scheme) NeedsURL() bool { return s.signed.has["url"] }
 
+// NeedsSecret reports whether a source must have a secret of its own. Where it
+// need not, the provider publishes its keys: see [Scheme.Fetch].
+func (s *Scheme) NeedsSecret() bool { return s.fetch == nil }
+
+// Fetch gives the URL of the certificate or key set that the request says it was
+// signed with, or "" if the scheme has none. The host is pinned: any other is
+// refused. Who fetches it passes the bytes to [Scheme.Verify] as a secret. A source
+// that has secrets of its own has no need to: they are the trust anchor.
+func (s *Scheme) Fetch(r Request) (string, error) {
+	if s.fetch == nil {
+		return "", nil
+	}
+	u, err := s.fetch(&message{scheme: s, req: &r})
+	if err != nil {
+		return "", err
+	}
+	return u, nil
+}
+
+// Fetched makes what was fetched from a URL of [Scheme.Fetch] a secret, or says why
+// it cannot be one: a certificate must be valid at now.
+func (s *Scheme) Fetched(from string, b []byte, now time.Time) (Secret, error) {
+	host := from
+	if u, err := url.Parse(from); err == nil {
+		host = u.Host
+	}
+	secret := NewSecret(host, 0, b)
+	if err := s.CheckSecret(secret); err != nil {
+		return secret, err
+	}
+	return secret, checkDates(b, now)
+}
+
+// Ack is the body of the answer to an accepted event, where the provider wants a
+// certain one; else it is empty.
+func (s *Scheme) Ack() string { return s.ack }
+
 // CheckSecret reports why a secret cannot be used with the scheme. The error
 // does not show the secret.
 func (s *Scheme) CheckSecret(secret Secret) error {
@@ -188,7 +312,7 @@ func (s *Scheme) CheckSecret(secret Secret) error {
 type Info struct {
 	Name           string
 	Docs           string // the page that the entry was written from
-	CheckedAgainst string
+	CheckedAgainst string // published vector, official SDK, API document, or docs only
 	Signature      string // header and form
 	Algorithm      string
 	Encoding       string
@@ -196,6 +320,9 @@ type Info struct {
 	Freshness      string
 	ID, Type       string
 	Handshake      string // empty if there is none
+	Settings       string // beside the secret; empty if there are none
+	Secret         string // what the secret is
+	Note           string // what the scheme does not prove; empty if there is nothing to say
 }
 
 // Schemes describes every scheme, in the order of the table.
@@ -210,16 +337,25 @@ func Schemes() []Info {
 func (e entry) info() Info {
 	in := Info{
 		Name: e.name, Docs: e.docs, CheckedAgainst: e.checked, Algorithm: e.algorithm, Encoding: string(e.encoding),
-		SignedContent: e.content, Handshake: e.handshake,
+		SignedContent: e.content, Handshake: e.handshake, Settings: e.settings, Secret: e.secret, Note: e.note,
 		ID: describe(e.id, "hash of the signed content"), Type: describe(e.typ, e.name+".unknown"),
 		Freshness: "none signed; the durable id alone",
 	}
-	if e.name == genericHMAC {
-		return in
+	if e.about.id != "" {
+		in.ID = e.about.id
 	}
-	in.Signature = e.headers[0].signature + ": " + e.syntax.String()
+	if e.about.typ != "" {
+		in.Type = e.about.typ
+	}
+	in.Signature = e.about.signature
+	if in.Signature == "" && len(e.headers) > 0 {
+		in.Signature = e.headers[0].signature + ": " + e.syntax.String()
+	}
 	if e.clock != noClock {
 		in.Freshness = fmt.Sprintf("signed timestamp (%s), %s", e.clock, DefaultTolerance)
+	}
+	if e.about.fresh != "" {
+		in.Freshness = e.about.fresh
 	}
 	return in
 }
@@ -228,6 +364,9 @@ func describe(places []place, otherwise string) string {
 	var words []string
 	for _, p := range places {
 		words = append(words, p.String())
+		if p.bodyHash || p.arrival {
+			return strings.Join(words, ", else ") // always found
+		}
 	}
 	return strings.Join(append(words, otherwise), ", else ")
 }

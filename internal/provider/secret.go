@@ -2,6 +2,7 @@ package provider
 
 import (
 	"bytes"
+	"crypto"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -44,8 +45,10 @@ func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // key is a secret made ready for one algorithm.
 type key struct {
-	alg   *algorithm
-	bytes []byte
+	alg    *algorithm
+	bytes  []byte
+	public crypto.PublicKey // of RSA and ECDSA
+	set    []jwk            // of JSON web tokens
 }
 
 var errBlank = errors.New("secret is blank")
@@ -60,7 +63,7 @@ func textKey(alg *algorithm) keyRule {
 		if blank(secret) {
 			return key{}, errBlank
 		}
-		return key{alg, secret}, nil
+		return key{alg: alg, bytes: secret}, nil
 	}
 }
 
@@ -84,7 +87,7 @@ func standardKey(secret []byte) (key, error) {
 	if blank(b) {
 		return key{}, errBlank
 	}
-	return key{hmacSHA256, b}, nil
+	return key{alg: hmacSHA256, bytes: b}, nil
 }
 
 // publicKey reads whpk_ (or no prefix) and base64 of an ed25519 public key.
@@ -105,7 +108,7 @@ func publicKey(secret []byte) (key, error) {
 	if err := checkEd25519Key(b); err != nil {
 		return key{}, err
 	}
-	return key{ed25519Verify, b}, nil
+	return key{alg: ed25519Verify, bytes: b}, nil
 }
 
 func decodeKey(text string) ([]byte, error) {

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -31,6 +32,8 @@ type tag struct {
 // header is malformed.
 type syntax interface {
 	parse(value string, enc encoding) (found, *Refusal)
+	// form writes a header with one signature of the first kind.
+	form(timestamp, signature string) string
 	String() string
 }
 
@@ -41,6 +44,8 @@ type whole struct {
 }
 
 func (w whole) String() string { return w.prefix + "<signature>" }
+
+func (w whole) form(_, signature string) string { return w.prefix + signature }
 
 func (w whole) parse(value string, enc encoding) (found, *Refusal) {
 	text, ok := strings.CutPrefix(value, w.prefix)
@@ -68,6 +73,8 @@ func (l list) String() string {
 	}
 	return strings.Join(items, l.separator)
 }
+
+func (l list) form(_, signature string) string { return l.tags[0].text + signature }
 
 func (l list) parse(value string, enc encoding) (found, *Refusal) {
 	var f found
@@ -114,6 +121,10 @@ func (p params) String() string {
 	return strings.Join(items, p.separator)
 }
 
+func (p params) form(timestamp, signature string) string {
+	return p.timestamp + "=" + timestamp + p.separator + p.tags[0].text + "=" + signature
+}
+
 func (p params) parse(value string, enc encoding) (found, *Refusal) {
 	var f found
 	n, stamps := 0, 0
@@ -157,7 +168,21 @@ const (
 	lowerHex  encoding = "hex"       // lower case, even length
 	stdBase64 encoding = "base64"    // standard alphabet, padded
 	urlBase64 encoding = "base64url" // URL alphabet, padded or not at all
+	plainText encoding = "text"      // the value itself
 )
+
+// encode is the inverse of decode.
+func (e encoding) encode(b []byte) string {
+	switch e {
+	case lowerHex:
+		return hex.EncodeToString(b)
+	case stdBase64:
+		return base64.StdEncoding.EncodeToString(b)
+	case urlBase64:
+		return base64.RawURLEncoding.EncodeToString(b)
+	}
+	return string(b)
+}
 
 func (e encoding) String() string {
 	if e == lowerHex {
@@ -175,6 +200,8 @@ func (e encoding) decode(text string) ([]byte, bool) {
 	var b []byte
 	var err error
 	switch e {
+	case plainText:
+		b = []byte(text)
 	case lowerHex:
 		if strings.ContainsAny(text, "ABCDEF") {
 			return nil, false
@@ -202,6 +229,17 @@ const (
 	unixMillis  clock = "unix-ms"
 	rfc3339     clock = "rfc3339"
 )
+
+// write is the inverse of parse.
+func (c clock) write(t time.Time) string {
+	switch c {
+	case unixMillis:
+		return strconv.FormatInt(t.UnixMilli(), 10)
+	case rfc3339:
+		return t.UTC().Format(time.RFC3339)
+	}
+	return strconv.FormatInt(t.Unix(), 10)
+}
 
 // unit is the resolution at which ages are compared: a sender that writes whole
 // seconds is not made older by our fraction of one.

@@ -2,11 +2,16 @@ package provider
 
 import (
 	"fmt"
+	"hash/crc32"
+	"slices"
+	"strconv"
 	"strings"
 )
 
-// template says what is signed: literal text and the fields {id}, {timestamp},
-// {method}, {url} and {body}. {body} stands at most once.
+// template says what is signed: literal text and fields. {body} stands at most
+// once. Beside the fields that sources may use there are {params} (the form's
+// parameters, sorted), {webhook_id} (a setting of the source) and {crc32} (of the
+// body, in decimal).
 type template struct {
 	parts []part
 	has   map[string]bool
@@ -17,7 +22,12 @@ type template struct {
 
 type part struct{ literal, field string }
 
-func parseTemplate(s string) (template, error) {
+// settable are the fields that a source's settings may use.
+var settable = []string{"id", "timestamp", "method", "url", "body"}
+
+func parseTemplate(s string) (template, error) { return parseFields(s, settable...) }
+
+func parseFields(s string, fields ...string) (template, error) {
 	t := template{has: map[string]bool{}}
 	for s != "" {
 		before, rest, found := strings.Cut(s, "{")
@@ -34,7 +44,7 @@ func parseTemplate(s string) (template, error) {
 		switch {
 		case !closed:
 			return t, fmt.Errorf("'{' is never closed")
-		case field != "id" && field != "timestamp" && field != "method" && field != "url" && field != "body":
+		case !slices.Contains(fields, field):
 			return t, fmt.Errorf("{%s} is not one of {id}, {timestamp}, {method}, {url} and {body}", clip(field))
 		case t.has[field]:
 			return t, fmt.Errorf("{%s} occurs twice", field)
@@ -48,7 +58,7 @@ func parseTemplate(s string) (template, error) {
 
 // fill gives the content for a request: everything before the body, the body
 // itself, uncopied, and everything after it.
-func (t template) fill(m *message) content {
+func (t template) fill(m *message, url string) content {
 	var c content
 	piece := &c.head
 	for _, p := range t.parts {
@@ -62,7 +72,13 @@ func (t template) fill(m *message) content {
 		case "method":
 			*piece = append(*piece, m.req.Method...)
 		case "url":
-			*piece = append(*piece, m.req.URL...)
+			*piece = append(*piece, url...)
+		case "params":
+			*piece = append(*piece, m.params...)
+		case "webhook_id":
+			*piece = append(*piece, m.scheme.webhookID...)
+		case "crc32":
+			*piece = strconv.AppendUint(*piece, uint64(crc32.ChecksumIEEE(m.req.Body)), 10)
 		case "body":
 			c.body = m.req.Body
 			piece = &c.tail

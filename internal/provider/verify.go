@@ -1,45 +1,72 @@
 package provider
 
 import (
+	"slices"
 	"strings"
 	"time"
 )
 
 // message is a request while it is being verified.
 type message struct {
+	scheme    *Scheme
 	req       *Request
+	now       time.Time
+	keys      []key
+	claims    []claim // every one must match
 	sigs      []candidate
-	timestamp string // as written
+	signed    content // what names an event without an id
+	params    string  // {params}
+	payload   []byte  // a token's claims
+	timestamp string  // as written
 	at        time.Time
 	id        string // as signed
+	key       key    // that matched
+	confirm   string // see Identity.Confirm
 }
 
-// Verify decides in this order: every secret is usable; the signature's parts
-// are there, once each, and well written; a secret matches; the timestamp is fresh; the body is one that
-// the scheme sends. Every error is a [*Refusal].
+// claim is one assertion of a request: any of the signatures over any of the
+// contents. Several contents are spellings of the same, such as a URL with and
+// without its port.
+type claim struct {
+	contents []content
+	sigs     []candidate
+}
+
+// Verify decides in this order: every secret is usable; a handshake that comes
+// before anything can be signed is answered; the signature's parts are there, once
+// each, and well written; a secret matches; the timestamp is fresh; whatever else
+// the scheme demands holds; the body is one that it sends. Every error is a
+// [*Refusal].
 func (s *Scheme) Verify(r Request, secrets []Secret, now time.Time) (Identity, error) {
 	keys, err := s.keys(secrets)
 	if err != nil {
 		return Identity{}, err
 	}
-	m := message{req: &r}
+	m := message{scheme: s, req: &r, now: now, keys: keys}
+	if s.open != nil {
+		if res, err := s.open(&m); err != nil || res != nil {
+			return asIdentity(s, res, err)
+		}
+	}
 	if err := s.locate(&m); err != nil {
 		return Identity{}, err
 	}
-	c := s.signed.fill(&m)
-	which, err := m.match(c, keys)
+	which, err := m.match()
 	if err != nil {
 		return Identity{}, err
 	}
-	if s.clock != noClock {
-		if err := s.clock.fresh(m.at, now, s.tolerance); err != nil {
+	if err := s.timely(&m); err != nil {
+		return Identity{}, err
+	}
+	if s.check != nil {
+		if err := s.check(&m); err != nil {
 			return Identity{}, err
 		}
 	}
 	if s.needBody && len(r.Body) == 0 {
 		return Identity{}, refuse(BadBody, "the body is empty")
 	}
-	id, err := s.identity(&m, c)
+	id, err := s.identity(&m, m.signed)
 	if err != nil {
 		return Identity{}, err
 	}
@@ -52,8 +79,52 @@ func (s *Scheme) Verify(r Request, secrets []Secret, now time.Time) (Identity, e
 	return id, nil
 }
 
-// locate finds signature, timestamp and id.
+// asIdentity names a handshake that is answered before authentication: it is no
+// event, whatever it says.
+func asIdentity(s *Scheme, res *Response, err *Refusal) (Identity, error) {
+	if err != nil {
+		return Identity{}, err
+	}
+	return Identity{ID: "handshake", Type: s.name + ".handshake", Secret: -1, Response: res}, nil
+}
+
+// timely judges the signed timestamp.
+func (s *Scheme) timely(m *message) *Refusal {
+	if s.clock == noClock {
+		return nil
+	}
+	if s.stamp != nil {
+		m.timestamp = scalar(pick(m.req.Body, s.stamp)[0])
+		if err := s.readClock(m); err != nil {
+			return err
+		}
+	}
+	return s.clock.fresh(m.at, m.now, s.tolerance)
+}
+
+func (s *Scheme) readClock(m *message) *Refusal {
+	var bad error
+	if m.at, bad = s.clock.parse(m.timestamp); bad != nil {
+		return refuse(Malformed, "%s", bad)
+	}
+	return nil
+}
+
+// locate finds what is claimed, timestamp and id.
 func (s *Scheme) locate(m *message) *Refusal {
+	if s.claims != nil {
+		m.signed = content{body: m.req.Body}
+		if err := s.claims(m); err != nil {
+			return err
+		}
+		if len(m.claims) == 0 { // a scheme that claims nothing proves nothing
+			return refuse(MissingSignature, "nothing is signed")
+		}
+		if s.clock == noClock || s.stamp != nil {
+			return nil
+		}
+		return s.readClock(m)
+	}
 	h := s.brand(m)
 	value, err := m.required(h.signature)
 	if err != nil {
@@ -80,17 +151,37 @@ func (s *Scheme) locate(m *message) *Refusal {
 		return err
 	}
 	m.sigs = f.sigs
-	if s.clock == noClock {
-		return nil
+	if s.clock != noClock && s.stamp == nil {
+		if h.timestamp == "" {
+			m.timestamp = f.timestamp
+		}
+		if err := s.readClock(m); err != nil {
+			return err
+		}
 	}
-	if h.timestamp == "" {
-		m.timestamp = f.timestamp
+	if s.prepare != nil {
+		if err := s.prepare(m); err != nil {
+			return err
+		}
 	}
-	var bad error
-	if m.at, bad = s.clock.parse(m.timestamp); bad != nil {
-		return refuse(Malformed, "%s", bad)
-	}
+	contents := s.fill(m)
+	m.signed = contents[0]
+	m.claims = []claim{{contents, f.sigs}}
 	return nil
+}
+
+// fill gives the content, in every spelling of the URL that the provider may have
+// signed.
+func (s *Scheme) fill(m *message) []content {
+	urls := []string{m.req.URL}
+	if s.urls != nil {
+		urls = s.urls(m.req.URL)
+	}
+	contents := make([]content, len(urls))
+	for i, u := range urls {
+		contents[i] = s.signed.fill(m, u)
+	}
+	return contents
 }
 
 // brand is the set of header names that the request uses; the first one if it
@@ -123,25 +214,50 @@ func (s *Scheme) keys(secrets []Secret) ([]key, *Refusal) {
 	return keys, nil
 }
 
-// match compares every candidate with every key, whichever matches first.
-func (m *message) match(c content, keys []key) (int, *Refusal) {
+// match compares every claim with every key, whichever matches first. A key that
+// matches the first claim names the secret.
+func (m *message) match() (int, *Refusal) {
 	which := -1
-	for i, k := range keys {
+	for n, c := range m.claims {
+		matched := -1
+		for i, k := range m.keys {
+			if c.matches(k) && matched < 0 {
+				matched = i
+			}
+		}
+		if matched < 0 {
+			if len(m.claims) > 1 {
+				return 0, refuse(Mismatch, "item %d of %d matches none of %d secrets", n+1, len(m.claims), len(m.keys))
+			}
+			return 0, refuse(Mismatch, "none of %d signatures matches any of %d secrets", len(c.sigs), len(m.keys))
+		}
+		if n == 0 {
+			which = matched
+		}
+	}
+	m.key = m.keys[which]
+	return which, nil
+}
+
+func (c claim) matches(k key) bool {
+	matched := false
+	for i, s := range c.sigs {
+		earlier := func(o candidate) bool { return o.alg == s.alg }
+		if !s.alg.takes(k.alg) || slices.ContainsFunc(c.sigs[:i], earlier) {
+			continue
+		}
 		var room [maxCandidates][]byte
 		sigs := room[:0]
-		for _, s := range m.sigs {
-			if s.alg == k.alg {
+		for _, s := range c.sigs[i:] {
+			if s.alg == c.sigs[i].alg {
 				sigs = append(sigs, s.sig)
 			}
 		}
-		if len(sigs) > 0 && k.alg.match(k.bytes, c, sigs) && which < 0 {
-			which = i
+		for _, content := range c.contents {
+			matched = s.alg.match(k, content, sigs) || matched
 		}
 	}
-	if which < 0 {
-		return 0, refuse(Mismatch, "none of %d signatures matches any of %d secrets", len(m.sigs), len(keys))
-	}
-	return which, nil
+	return matched
 }
 
 // header is the one value of a header without the optional space around it, or

@@ -18,6 +18,8 @@ const (
 	reasonPublishFailed = "publish_failed" // no publish result, or a bad one
 	reasonUnwantedType  = "unwanted_type"  // authentic, but not of an allowed type
 	reasonWrongMethod   = "wrong_method"
+	reasonNoKeys        = "keys_unavailable" // the provider's certificate or keys could not be fetched
+	reasonUnconfirmed   = "unconfirmed"      // the subscription's URL could not be visited
 )
 
 // statuses maps every reason to an answer, here and nowhere else. What is not
@@ -29,6 +31,8 @@ var statuses = map[string]int{
 	reasonTooLarge:           http.StatusRequestEntityTooLarge,
 	reasonOverloaded:         http.StatusServiceUnavailable,
 	reasonPublishFailed:      http.StatusServiceUnavailable,
+	reasonNoKeys:             http.StatusServiceUnavailable,
+	reasonUnconfirmed:        http.StatusServiceUnavailable,
 	reasonUnwantedType:       http.StatusNoContent,
 	reasonWrongMethod:        http.StatusMethodNotAllowed,
 }
@@ -54,8 +58,8 @@ func (r *refusal) status() int {
 }
 
 // answer writes a constant for each status, so that nobody learns which check
-// failed.
-func answer(w http.ResponseWriter, status int, unread bool) {
+// failed. ack is the body of 200, or empty for ours.
+func answer(w http.ResponseWriter, status int, unread bool, ack string) {
 	h := w.Header()
 	h.Set("Cache-Control", "no-store")
 	if unread {
@@ -69,14 +73,14 @@ func answer(w http.ResponseWriter, status int, unread bool) {
 		w.WriteHeader(status)
 		return
 	}
-	text := "ok"
+	text := or(ack, "ok\n")
 	if status != http.StatusOK {
-		text = strings.ToLower(http.StatusText(status))
+		text = strings.ToLower(http.StatusText(status)) + "\n"
 	}
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	h.Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
-	_, _ = w.Write([]byte(text + "\n")) // the sender may be gone
+	_, _ = w.Write([]byte(text)) // the sender may be gone
 }
 
 // shake writes a handshake's exact answer.
@@ -86,7 +90,12 @@ func shake(w http.ResponseWriter, r *provider.Response) {
 	if r.ContentType != "" {
 		h.Set("Content-Type", r.ContentType)
 	}
+	for _, e := range r.Header {
+		h.Set(e.Name, e.Value)
+	}
 	h.Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(r.Status)
-	_, _ = w.Write(r.Body)
+	if len(r.Body) > 0 {
+		_, _ = w.Write(r.Body)
+	}
 }

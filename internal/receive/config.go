@@ -19,9 +19,16 @@ import (
 //	  "publish_deadline": "2s", "public_url": "https://hooks.example.com/in/billing",
 //	  "hmac": {"header": "X-Signature", "hash": "sha256", "encoding": "hex", "prefix": "",
 //	           "id_header": "", "id_path": "", "type_header": "", "type_path": "",
-//	           "timestamp_header": "", "timestamp_format": "unix", "signed_content": "{body}"}}]
+//	           "timestamp_header": "", "timestamp_format": "unix", "signed_content": "{body}"},
+//	  "token": {"header": "X-Token", "prefix": "", "id_header": "", "id_path": "", "type_header": "", "type_path": ""},
+//	  "jwt": {"header": "Authorization", "issuer": "…", "audience": "…", "email": "", "body_claim": "", "id_header": "",
+//	          "id_path": "", "type_header": "", "type_path": ""},
+//	  "webhook_id": "…", "topics": ["arn:…"], "verify_token": "…", "asana_handshake": false,
+//	  "dedupe": "header:X-Shopify-Event-Id"}]
 //
-// Only id, scheme and secrets are needed; hmac belongs to generic-hmac. Unknown
+// Only id, scheme and secrets are needed; the settings of the last five lines
+// belong to single schemes (see [provider.Options]), dedupe to any. Secrets may be
+// left out where the provider's keys are fetched ([provider.Scheme.NeedsSecret]). Unknown
 // and repeated fields, nulls, values of another kind and contradictory settings
 // are errors, all reported at once, each with its source and field.
 func ParseSources(b []byte) ([]Source, error) {
@@ -39,7 +46,7 @@ func ParseSources(b []byte) ([]Source, error) {
 		sources[i] = s
 	}
 	noSecrets := func(s *Source) []error {
-		if len(s.Secrets) == 0 {
+		if v, err := s.verifier(); len(s.Secrets) == 0 && (err != nil || v.NeedsSecret()) {
 			return []error{errors.New("secrets: none is listed, so nothing could be accepted")}
 		}
 		return nil
@@ -52,13 +59,15 @@ func ParseSources(b []byte) ([]Source, error) {
 
 func parseSource(raw json.RawMessage) (Source, []error) {
 	var s Source
-	var secrets, hmac json.RawMessage
+	var secrets, hmac, token, jwt json.RawMessage
 	tolerance := duration(-1)
 	limit := int64(-1)
 	deadline := duration(-1)
 	faults := fields(raw, "", map[string]any{
 		"id": &s.ID, "scheme": &s.Scheme, "tenant": &s.Tenant, "secrets": &secrets, "allow_types": &s.AllowTypes,
 		"tolerance": &tolerance, "body_limit": &limit, "publish_deadline": &deadline, "public_url": &s.PublicURL, "hmac": &hmac,
+		"token": &token, "jwt": &jwt, "webhook_id": &s.WebhookID, "topics": &s.Topics, "verify_token": &s.VerifyToken,
+		"asana_handshake": &s.AsanaHandshake, "dedupe": &s.Dedupe,
 	})
 	// A setting that is given as zero is not a setting that is left out.
 	if tolerance != -1 {
@@ -82,6 +91,14 @@ func parseSource(raw json.RawMessage) (Source, []error) {
 		s.HMAC = &h
 		faults = append(faults, fields(hmac, "hmac.", hmacFields(&h))...)
 	}
+	if token != nil {
+		s.Token = new(provider.Token)
+		faults = append(faults, fields(token, "token.", tokenFields(s.Token))...)
+	}
+	if jwt != nil {
+		s.JWT = new(provider.JWT)
+		faults = append(faults, fields(jwt, "jwt.", jwtFields(s.JWT))...)
+	}
 	if secrets == nil {
 		return s, faults
 	}
@@ -102,6 +119,20 @@ func hmacFields(h *provider.HMAC) map[string]any {
 		"header": &h.Header, "hash": &h.Hash, "encoding": &h.Encoding, "prefix": &h.Prefix,
 		"id_header": &h.IDHeader, "id_path": &h.IDPath, "type_header": &h.TypeHeader, "type_path": &h.TypePath,
 		"timestamp_header": &h.TimestampHeader, "timestamp_format": &h.TimestampFormat, "signed_content": &h.SignedContent,
+	}
+}
+
+func tokenFields(t *provider.Token) map[string]any {
+	return map[string]any{
+		"header": &t.Header, "prefix": &t.Prefix,
+		"id_header": &t.IDHeader, "id_path": &t.IDPath, "type_header": &t.TypeHeader, "type_path": &t.TypePath,
+	}
+}
+
+func jwtFields(j *provider.JWT) map[string]any {
+	return map[string]any{
+		"header": &j.Header, "issuer": &j.Issuer, "audience": &j.Audience, "email": &j.Email, "body_claim": &j.BodyClaim,
+		"id_header": &j.IDHeader, "id_path": &j.IDPath, "type_header": &j.TypeHeader, "type_path": &j.TypePath,
 	}
 }
 

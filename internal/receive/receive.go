@@ -45,6 +45,14 @@ type Config struct {
 	ReadTimeout time.Duration
 	// Reporter names this instance in counts; a UUID if empty.
 	Reporter string
+	// Fetch gets a provider's certificate or key set by an https URL whose host is
+	// pinned ([provider.Scheme.Fetch]). It must honour ctx, follow no redirect and
+	// bound what it reads. Results are kept. nil: a source whose keys would have to be
+	// fetched stops the start.
+	Fetch func(ctx context.Context, url string) ([]byte, error)
+	// Confirm visits the URL that confirms an SNS subscription, under the same rules.
+	// nil: no subscription is confirmed; SNS is asked to try again.
+	Confirm func(ctx context.Context, url string) error
 	// NewReceipt gives the id of one accepted request; a UUIDv7 if nil.
 	NewReceipt func() string
 
@@ -62,6 +70,8 @@ type Receiver struct {
 	newReceipt  func() string
 	observe     func(*outcome)
 	counts      counts
+	confirm     func(ctx context.Context, url string) error
+	keys        *keyring // nil if there is nothing to fetch with
 }
 
 // source is a [Source] ready for use.
@@ -83,6 +93,10 @@ func New(c Config) (*Receiver, error) {
 		readTimeout: c.ReadTimeout,
 		newReceipt:  c.NewReceipt,
 		observe:     c.observe,
+		confirm:     c.Confirm,
+	}
+	if c.Fetch != nil {
+		rc.keys = newKeyring(c.Fetch)
 	}
 	rc.budget.max = c.ByteBudget
 	rc.counts.reporter = c.Reporter
@@ -138,12 +152,15 @@ func (rc *Receiver) unusable(s *Source) []error {
 	if limit := or(s.BodyLimit, DefaultBodyLimit); limit > rc.budget.max-rc.budget.max/8 {
 		out = append(out, fmt.Errorf("body_limit: %d bytes do not fit the instance's byte budget of %d", limit, rc.budget.max))
 	}
-	if len(s.Keys) == 0 {
-		out = append(out, errors.New("secrets: none was read"))
-	}
 	v, err := s.verifier()
 	if err != nil {
 		return out // reported already
+	}
+	switch {
+	case len(s.Keys) == 0 && v.NeedsSecret():
+		out = append(out, errors.New("secrets: none was read"))
+	case len(s.Keys) == 0 && rc.keys == nil:
+		out = append(out, errors.New("secrets: none was read, and this receiver cannot fetch the provider's keys"))
 	}
 	for _, k := range s.Keys {
 		if err := v.CheckSecret(k); err != nil {
@@ -172,7 +189,7 @@ func (rc *Receiver) serve(w http.ResponseWriter, r *http.Request) {
 	name, ok := strings.CutPrefix(r.URL.Path, "/in/")
 	src := rc.sources[name]
 	if !ok || src == nil {
-		answer(w, http.StatusNotFound, r.ContentLength != 0)
+		answer(w, http.StatusNotFound, r.ContentLength != 0, "")
 		return
 	}
 	o := &outcome{source: src, start: rc.now()}
@@ -206,14 +223,25 @@ func (rc *Receiver) accept(r *http.Request, o *outcome, body []byte) provider.Id
 		o.request.URL += "?" + r.URL.RawQuery
 		o.request.Query = r.URL.Query()
 	}
-	id, err := src.scheme.Verify(o.request, src.Keys, o.start)
+	keys := src.Keys
+	if len(keys) == 0 {
+		if keys, o.refusal = rc.fetched(r.Context(), o); o.refusal != nil {
+			return provider.Identity{}
+		}
+	}
+	id, err := src.scheme.Verify(o.request, keys, o.start)
 	if err != nil {
 		o.refusal = unverified(err)
 		return id
 	}
-	o.secret = src.Keys[id.Secret].String()
-	if id.Response != nil {
-		o.shaken = true
+	if id.Secret >= 0 {
+		o.secret = keys[id.Secret].String()
+	}
+	if id.Confirm != "" {
+		id.Response, o.refusal = rc.confirmed(r.Context(), o, id.Confirm)
+	}
+	if id.Response != nil || o.refusal != nil {
+		o.shaken = o.refusal == nil
 		return id
 	}
 	o.event = webhook.Event{
@@ -270,7 +298,7 @@ func (rc *Receiver) conclude(ctx context.Context, w http.ResponseWriter, o *outc
 		rc.counts.add(o.source.ID, o.reason, o.start)
 	}
 	rc.record(ctx, o, status)
-	answer(w, status, unread)
+	answer(w, status, unread, o.source.scheme.Ack())
 }
 
 // record writes the request's one line. It holds no payload, no header value and

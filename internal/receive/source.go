@@ -44,7 +44,17 @@ type Source struct {
 	// PublicURL is where the provider posts to, for schemes that sign it. It is
 	// never taken from a request.
 	PublicURL string
-	HMAC      *provider.HMAC // settings of generic-hmac
+
+	// Settings of single schemes, see [provider.Options].
+	HMAC           *provider.HMAC
+	Token          *provider.Token
+	JWT            *provider.JWT
+	WebhookID      string
+	Topics         []string
+	VerifyToken    string
+	AsanaHandshake bool
+	// Dedupe replaces the scheme's identity of events, see [provider.Options].
+	Dedupe string
 
 	// Keys are the resolved secrets, newest first or not: each is tried.
 	Keys []provider.Secret
@@ -129,7 +139,10 @@ func (s *Source) secretFaults() []error {
 }
 
 func (s *Source) verifier() (*provider.Scheme, error) {
-	return provider.New(s.Scheme, provider.Options{Tolerance: s.Tolerance, HMAC: s.HMAC})
+	return provider.New(s.Scheme, provider.Options{
+		Tolerance: s.Tolerance, HMAC: s.HMAC, Token: s.Token, JWT: s.JWT, WebhookID: s.WebhookID, Topics: s.Topics,
+		VerifyToken: s.VerifyToken, AsanaHandshake: s.AsanaHandshake, Dedupe: s.Dedupe,
+	})
 }
 
 // checkSources reports every fault of every source at once.

@@ -227,6 +227,7 @@ func judge(ctx context.Context, c *CapturedRequest) (Verdict, Source, *outcome) 
 	rc, err := New(Config{
 		Sources: []Source{src}, Publisher: memory, Logger: slog.New(slog.DiscardHandler),
 		Now: func() time.Time { return c.Now }, observe: func(o *outcome) { seen = o },
+		Confirm: func(context.Context, string) error { return nil }, // whoever judges a capture does not subscribe
 	})
 	if err != nil {
 		if why := unusableSecret(&src); why != nil {
@@ -246,7 +247,7 @@ func judge(ctx context.Context, c *CapturedRequest) (Verdict, Source, *outcome) 
 		return reject(ReasonBadRequest, "answered %d before any source saw it", res.StatusCode), src, nil
 	case res.StatusCode < 200 || res.StatusCode > 299:
 		return reject(seen.reason, "%s", seen.detail), src, seen
-	case c.ExpectedResponse != nil && !sameResponse(c.ExpectedResponse, body):
+	case c.ExpectedResponse != nil && !sameResponse(c.ExpectedResponse, res.Header, body):
 		return reject(ReasonWrongResponse, "answered %d with another body than expected", res.StatusCode), src, seen
 	case c.ExpectedResponse == nil && !seen.shaken && !bytes.Equal(memory.body, c.Body):
 		return reject(ReasonBadRequest, "published %d bytes that are not the %d posted", len(memory.body), len(c.Body)), src, seen
@@ -260,41 +261,83 @@ func (c *CapturedRequest) source() (Source, error) {
 	for i, text := range c.Secrets {
 		s.Keys = append(s.Keys, provider.NewSecret("captured", i+1, []byte(text)))
 	}
-	var h provider.HMAC
-	texts := map[string]*string{}
-	for name, target := range hmacFields(&h) {
-		texts[name] = target.(*string) // every setting is a text
+	if err := c.settings(&s); err != nil {
+		return s, err
 	}
-	for name, raw := range c.Options {
-		switch target, ok := texts[name]; {
-		case name == "tolerance_s":
-			d, err := seconds(raw)
-			if err != nil {
-				return s, err
-			}
-			s.Tolerance = &d
-		case ok:
-			if err := json.Unmarshal(raw, target); err != nil {
-				return s, fmt.Errorf("option %s: want a text", name)
-			}
-		default:
-			return s, fmt.Errorf("option %.64q is unknown", name)
-		}
-	}
-	if c.Scheme == "generic-hmac" {
-		s.HMAC = &h
-	}
-	v, err := provider.New(s.Scheme, provider.Options{HMAC: s.HMAC})
+	v, err := s.verifier()
 	if err != nil {
 		return s, err
 	}
-	if !v.SignsTime() && s.Tolerance != nil && *s.Tolerance > 0 {
+	if !v.SignsTime() && s.Tolerance != nil {
 		s.Tolerance = nil // harmless here: there is no age to judge
 	}
 	if v.NeedsURL() {
 		s.PublicURL, _, _ = strings.Cut(c.URL, "?")
 	}
 	return s, nil
+}
+
+// settings reads the options: a source's settings by their names, those of
+// generic-hmac, generic-token and jwt without the group's name.
+func (c *CapturedRequest) settings(s *Source) error {
+	targets := map[string]any{
+		"webhook_id": &s.WebhookID, "topics": &s.Topics, "verify_token": &s.VerifyToken, "asana_handshake": &s.AsanaHandshake, "dedupe": &s.Dedupe,
+	}
+	switch c.Scheme {
+	case "generic-token":
+		s.Token = new(provider.Token)
+		maps.Copy(targets, tokenFields(s.Token))
+	case "jwt", "google-oidc":
+		s.JWT = new(provider.JWT)
+		maps.Copy(targets, jwtFields(s.JWT))
+	default:
+		h := new(provider.HMAC)
+		if c.Scheme == "generic-hmac" {
+			s.HMAC = h
+		}
+		maps.Copy(targets, hmacFields(h))
+	}
+	var tolerance *time.Duration
+	for name, raw := range c.Options {
+		target, known := targets[name]
+		switch {
+		case name == "tolerance_s":
+			d, err := seconds(raw)
+			if err != nil {
+				return err
+			}
+			if d <= 0 {
+				return fmt.Errorf("option tolerance_s: %s cannot be a tolerance", d)
+			}
+			tolerance = &d
+		case name == "timestamp_in_body": // says where the scheme has it anyway
+		case !known:
+			return fmt.Errorf("option %.64q is unknown", name)
+		default:
+			if err := json.Unmarshal(raw, target); err != nil {
+				return fmt.Errorf("option %.64s: %s", name, kindError(err))
+			}
+		}
+	}
+	c.assume(s)
+	if v, err := s.verifier(); err == nil && v.SignsTime() {
+		s.Tolerance = tolerance
+	}
+	return nil
+}
+
+// assume fills in what a captured request does not tell of its source, so that it
+// can be judged: it was received for the right topic, and a handshake that is
+// expected to be answered was expected to come.
+func (c *CapturedRequest) assume(s *Source) {
+	switch {
+	case c.Scheme == "aws-sns" && len(s.Topics) == 0:
+		s.Topics = []string{"*"}
+	case c.Scheme == "asana" && c.ExpectedResponse != nil:
+		s.AsanaHandshake = true
+	case c.Scheme == "meta" && s.VerifyToken == "" && c.ExpectedResponse != nil && len(c.Secrets) > 0:
+		s.VerifyToken = c.Secrets[0]
+	}
 }
 
 func seconds(raw json.RawMessage) (time.Duration, error) {
@@ -420,8 +463,9 @@ func (l *oneConn) Close() error {
 func (l *oneConn) Addr() net.Addr { return l.addr }
 
 // sameResponse compares a handshake's answer with the expected one. Providers
-// that take the challenge as text or as JSON may be expected either way.
-func sameResponse(want json.RawMessage, got []byte) bool {
+// that take the challenge as text or as JSON may be expected either way, and one
+// that takes it in a header as {name: value}.
+func sameResponse(want json.RawMessage, header http.Header, got []byte) bool {
 	var text string
 	if json.Unmarshal(want, &text) == nil {
 		return string(got) == text
@@ -434,7 +478,15 @@ func sameResponse(want json.RawMessage, got []byte) bool {
 		return true
 	}
 	m, ok := w.(map[string]any)
-	return ok && len(m) == 1 && m["challenge"] == string(got)
+	if !ok || len(m) != 1 {
+		return false
+	}
+	for name, value := range m {
+		if v := header.Get(name); v != "" && v == value {
+			return true
+		}
+	}
+	return m["challenge"] == string(got)
 }
 
 // memory is a publisher that keeps the last event.

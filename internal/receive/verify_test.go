@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/sealpost/sealpost/internal/provider"
+	"github.com/sealpost/sealpost/internal/webhook"
 )
 
 const vectorFile = "../provider/testdata/vectors.json"
@@ -51,7 +52,7 @@ func TestVerifyVectors(t *testing.T) {
 	}
 }
 
-// Without its signature header no accepted vector is accepted.
+// Without its signature, wherever it is, no accepted vector is accepted.
 func TestNoVectorPassesWithoutSignature(t *testing.T) {
 	t.Parallel()
 	captured, want := readVectors(t)
@@ -59,13 +60,12 @@ func TestNoVectorPassesWithoutSignature(t *testing.T) {
 		if want[i].Expect != "accept" {
 			continue
 		}
-		c.Header = slices.Clone(c.Header)
-		for j := range c.Header {
-			if strings.Contains(strings.ToLower(c.Header[j].Name), "signature") || strings.Contains(strings.ToLower(c.Header[j].Name), "hmac") {
-				c.Header = slices.Delete(c.Header, j, j+1)
-				break
-			}
-		}
+		c.Header = slices.DeleteFunc(slices.Clone(c.Header), func(h webhook.Header) bool {
+			name := strings.ToLower(h.Name)
+			return strings.Contains(name, "signature") || strings.Contains(name, "hmac") || strings.HasSuffix(name, "-sig") || name == "x-gitlab-token"
+		})
+		c.Body = bytes.ReplaceAll(c.Body, []byte(`ignature"`), []byte(`ignatur"`))
+		c.URL = strings.ReplaceAll(c.URL, "crc_token=", "crc_toke=")
 		if v := VerifyRequests(t.Context(), []CapturedRequest{c})[0]; v.Verdict != Reject || v.Reason != string(provider.MissingSignature) {
 			t.Errorf("%s: %+v", v.Name, v)
 		}
