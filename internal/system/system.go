@@ -87,7 +87,8 @@ type System struct {
 
 // Start brings everything up and returns when all of it is ready. It sets the
 // emulators' variables in this process's environment, since the ordinary clients
-// read them there: one System at a time per process.
+// read them there, and Close sets them back: one System at a time per process,
+// unless the emulators of all are set before and shared.
 func Start(ctx context.Context, o Options) (*System, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -149,7 +150,7 @@ func (s *System) listen() (map[string]net.Listener, error) {
 // prepare makes the schema, the topology and the secrets, and opens the clients.
 func (s *System) prepare(ctx context.Context) error {
 	for k, v := range s.Cloud.Env() {
-		if err := os.Setenv(k, v); err != nil {
+		if err := s.setenv(k, v); err != nil {
 			return err
 		}
 	}
@@ -206,6 +207,22 @@ func (s *System) prepare(ctx context.Context) error {
 		s.env[k] = v
 	}
 	return nil
+}
+
+// setenv sets a variable until Close: the next System of this process must not
+// take this one's emulators for somebody else's.
+func (s *System) setenv(name, value string) error {
+	before, was := os.LookupEnv(name)
+	if was && before == value {
+		return nil
+	}
+	s.closers = append(s.closers, func() error {
+		if was {
+			return os.Setenv(name, before)
+		}
+		return os.Unsetenv(name)
+	})
+	return os.Setenv(name, value)
 }
 
 // handlers makes each service as its main does, but for settings. What goes on
