@@ -79,7 +79,7 @@ func (s *Store) Claim(ctx context.Context, k webhook.AttemptKey) (*Claim, error)
 	if d.State != webhook.DeliveryScheduled || d.Generation != k.Generation || d.Attempt != k.Attempt || k.Task < d.Task {
 		c.Verdict = VerdictStale
 		if d.State == webhook.DeliveryScheduled {
-			c.Current = &webhook.Task{Key: d.Key(), At: d.NextAttemptAt, Queue: card.queue()}
+			c.Current = &webhook.Task{Key: d.Key(), At: d.NextAttemptAt, Planned: d.UpdatedAt, Queue: card.queue()}
 		}
 		return c, nil
 	}

@@ -269,7 +269,7 @@ func TestMarkQueueReady(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return r[0].Tasks[0].Queue.Ready
+		return r[0].Tasks[0].InOwnQueue()
 	}
 	if ready("1") {
 		t.Error("ready from the start")

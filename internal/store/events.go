@@ -145,7 +145,7 @@ func (s *Store) Overdue(ctx context.Context, before time.Time, limit int) ([]web
 	if limit <= 0 {
 		return nil, nil
 	}
-	p := plan{verb: "overdue", table: "Deliveries", index: "DeliveriesDue", columns: taskColumns, limit: limit, oldestFirst: true}
+	p := plan{verb: "overdue", table: "Deliveries", index: "DeliveriesDue", columns: dueColumns, limit: limit, oldestFirst: true}
 	for shard := range int64(dueShards) {
 		p.ranges = append(p.ranges, spanner.KeyRange{Start: spanner.Key{shard}, End: spanner.Key{shard, before.UTC()}, Kind: spanner.ClosedOpen})
 	}
@@ -173,7 +173,9 @@ func (s *Store) Overdue(ctx context.Context, before time.Time, limit int) ([]web
 	}
 	tasks := make([]webhook.Task, 0, len(rows))
 	for _, k := range order { // tasksOf keeps the order within an event
-		tasks = append(tasks, byEvent[k][0])
+		task := byEvent[k][0]
+		task.Planned = s.clock() // a task made anew has a name of its own, good in any queue
+		tasks = append(tasks, task)
 		byEvent[k] = byEvent[k][1:]
 	}
 	return tasks, nil

@@ -279,7 +279,7 @@ func fanOut(e *webhook.Event, to []*webhook.Endpoint, now time.Time) (ms []*span
 			d.State, d.Reason, d.Attempt = webhook.DeliveryHeld, webhook.ReasonEndpointDisabled, 0
 		} else {
 			d.NextAttemptAt = now.Add(ep.Retry.Delay(d.Key()))
-			tasks = append(tasks, webhook.Task{Key: d.Key(), At: d.NextAttemptAt, Queue: ep.QueueRef()})
+			tasks = append(tasks, webhook.Task{Key: d.Key(), At: d.NextAttemptAt, Planned: d.UpdatedAt, Queue: ep.QueueRef()})
 		}
 		ms = append(ms, insert("Deliveries", newDeliveryRow(&d)))
 	}
@@ -314,7 +314,10 @@ func (s *Store) scheduledTasks(ctx context.Context, at time.Time, keys []webhook
 	return s.tasksOf(ctx, rows)
 }
 
-var taskColumns = []string{"EventKey", "EndpointId", "Tenant", "Generation", "Attempt", "Task", "NextAttemptAt"}
+var taskColumns = []string{"EventKey", "EndpointId", "Tenant", "Generation", "Attempt", "Task", "NextAttemptAt", "UpdatedAt"}
+
+// dueColumns are those that the index of due deliveries holds.
+var dueColumns = taskColumns[:len(taskColumns)-1]
 
 // tasksOf turns scheduled rows into tasks, by event.
 func (s *Store) tasksOf(ctx context.Context, rows []deliveryRow) (map[webhook.EventKey][]webhook.Task, error) {
@@ -329,7 +332,7 @@ func (s *Store) tasksOf(ctx context.Context, rows []deliveryRow) (map[webhook.Ev
 	out := map[webhook.EventKey][]webhook.Task{}
 	for i := range rows {
 		d := rows[i].delivery()
-		out[d.Event] = append(out[d.Event], webhook.Task{Key: d.Key(), At: d.NextAttemptAt,
+		out[d.Event] = append(out[d.Event], webhook.Task{Key: d.Key(), At: d.NextAttemptAt, Planned: d.UpdatedAt,
 			Queue: cards[endpointID{d.Tenant, d.Endpoint}].queue()})
 	}
 	return out, nil

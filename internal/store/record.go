@@ -248,7 +248,7 @@ func (tx *recording) fill(r *AttemptRecord, out *Recorded) {
 	}
 	out.Delivery = *d
 	if d.State == webhook.DeliveryScheduled {
-		out.Next = &webhook.Task{Key: d.Key(), At: d.NextAttemptAt, Queue: r.Queue}
+		out.Next = &webhook.Task{Key: d.Key(), At: d.NextAttemptAt, Planned: d.UpdatedAt, Queue: r.Queue}
 	}
 }
 

@@ -171,9 +171,9 @@ func (q *Queue) Schedule(ctx context.Context, t webhook.Task) error {
 	pool := q.Pool(t.Queue.Tenant, t.Queue.Endpoint)
 	queue := pool
 	switch {
-	case t.Queue.Ready && t.Queue.Own != "":
+	case t.InOwnQueue():
 		queue = t.Queue.Own
-	case t.Queue.Own != "":
+	case t.Queue.Own != "" && t.Queue.ReadyAt.IsZero():
 		q.announceDue(ctx, t.Queue)
 	}
 	err = q.create(ctx, queue, t.Key.TaskID(), AttemptPath, body, t.At)

@@ -90,7 +90,7 @@ func endpoint(id string) *webhook.Endpoint {
 }
 
 func task(ep *webhook.Endpoint, attempt int64, at time.Time) webhook.Task {
-	return webhook.Task{At: at, Queue: ep.QueueRef(), Key: webhook.AttemptKey{
+	return webhook.Task{At: at, Planned: start.Add(24 * time.Hour), Queue: ep.QueueRef(), Key: webhook.AttemptKey{
 		Event: webhook.KeyOf("s", "t", "1"), Tenant: ep.Tenant, Endpoint: ep.ID, Generation: 1, Attempt: attempt, Task: 1}}
 }
 

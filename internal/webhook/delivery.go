@@ -104,4 +104,14 @@ type Task struct {
 	Key   AttemptKey
 	At    time.Time // not before; zero = now
 	Queue QueueRef
+	// Planned is when the delivery came to wait for this attempt.
+	Planned time.Time
+}
+
+// InOwnQueue reports whether the task belongs into the endpoint's own queue. It
+// depends on when the attempt was planned, not on when it is asked: Cloud Tasks
+// knows a task's name within one queue only, so that a task made again must go
+// where the first went, or the attempt would be made twice.
+func (t *Task) InOwnQueue() bool {
+	return t.Queue.Own != "" && !t.Queue.ReadyAt.IsZero() && !t.Queue.ReadyAt.After(t.Planned)
 }

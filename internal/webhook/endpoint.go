@@ -52,13 +52,13 @@ type Endpoint struct {
 type QueueRef struct {
 	Tenant   string
 	Endpoint string
-	Own      string // the endpoint's own queue
-	Ready    bool   // whether Own has been seen to dispatch
+	Own      string    // the endpoint's own queue
+	ReadyAt  time.Time // since when Own has been seen to dispatch; zero = not yet
 }
 
 // QueueRef is the endpoint's.
 func (e *Endpoint) QueueRef() QueueRef {
-	return QueueRef{Tenant: e.Tenant, Endpoint: e.ID, Own: e.Queue, Ready: !e.QueueReadyAt.IsZero()}
+	return QueueRef{Tenant: e.Tenant, Endpoint: e.ID, Own: e.Queue, ReadyAt: e.QueueReadyAt}
 }
 
 // Subscribes reports whether the endpoint wants the event: same tenant, not
