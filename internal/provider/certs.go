@@ -240,6 +240,9 @@ func snsMessage(m *message) *Refusal {
 	}
 	version, _, _ := get("SignatureVersion")
 	signature, _, _ := get("Signature")
+	if signature == "" {
+		return refuse(MissingSignature, "the body has no Signature")
+	}
 	sig, ok := stdBase64.decode(signature)
 	alg := snsAlgorithms[version]
 	if alg == nil || !ok {

@@ -4,53 +4,78 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/http"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 )
 
-// fuzz runs a scheme over requests whose signature, timestamp, id, further header
-// and body the fuzzer chooses. Whatever it finds, nothing panics, everything
-// accepted has an identity, and no accepted request is accepted with another body.
+// fuzz runs a scheme over requests whose headers, query and body the fuzzer
+// chooses, beginning with the vectors and a sample. Whatever it finds, nothing
+// panics, everything accepted has an identity, and no accepted request is accepted
+// with another secret or, where the body is signed, with another body.
 func fuzz(f *testing.F, name string) {
-	var s *Scheme
-	var secrets []Secret
+	k := kitOf(f, name)
+	s, secrets, others := k.scheme, one(k.keys.Verification), one(k.other.Verification)
+	add := func(r Request, now int64) {
+		h := headers{}
+		if len(s.headers) > 0 {
+			h = s.headers[0]
+		}
+		signature := first(strings.Join(r.Header[h.signature], "\n"), r.Header.Get("Authorization"))
+		f.Add(signature, r.Header.Get(h.timestamp), r.Header.Get(h.id), "a.b", r.URL, r.Header.Get("Content-Type"), r.Body, now)
+	}
+	add(k.sign(f, Sample{}, noon), noon.Unix())
 	for _, v := range vectors(f) {
 		if v.Scheme != name || len(v.Body) > 4096 {
 			continue
 		}
-		if s == nil && v.Expect == "accept" {
+		if v.Expect == "accept" && len(v.secrets()) > 0 && k.scheme == s {
 			s, secrets = v.scheme(f), v.secrets()
 		}
-		r := v.request()
-		h := v.scheme(f).headers[0]
-		f.Add(strings.Join(r.Header[h.signature], "\n"), r.Header.Get(h.timestamp), r.Header.Get(h.id), "a.b", v.Body, v.Now)
+		add(v.request(), v.Now)
 	}
-	f.Fuzz(func(t *testing.T, signature, timestamp, id, typ string, body []byte, now int64) {
-		r := Request{Method: http.MethodPost, Header: http.Header{}, URL: "https://h.example/", Body: body}
-		h := s.headers[0]
-		r.Header[h.signature] = strings.Split(signature, "\n")
-		for name, value := range map[string]string{h.timestamp: timestamp, h.id: id} {
-			if name != "" && value != "" {
-				r.Header[name] = []string{value}
+	f.Fuzz(func(t *testing.T, signature, timestamp, id, typ, url, contentType string, body []byte, now int64) {
+		r := Request{Method: http.MethodPost, Header: http.Header{"Content-Type": {contentType}}, URL: url, Body: body}
+		for _, h := range append(s.headers, headers{signature: "Authorization"}) {
+			r.Header[h.signature] = strings.Split(signature, "\n")
+			for name, value := range map[string]string{h.timestamp: timestamp, h.id: id} {
+				if name != "" && value != "" {
+					r.Header[name] = []string{value}
+				}
 			}
 		}
-		for _, p := range s.typ {
+		for _, p := range append(s.typ, s.id...) {
 			if p.header != "" {
 				r.Header[p.header] = []string{typ}
 			}
 		}
-		got, err := s.Verify(r, secrets, time.Unix(now, 0))
-		Explain(s, r, secrets, nil, time.Unix(now, 0))
-		if err != nil {
-			return
-		}
-		if got.ID == "" || len(got.ID) > 512 || got.Type == "" || len(got.Type) > 256 {
-			t.Errorf("identity %+v", got)
-		}
-		r.Body = append(bytes.Clone(body), 0)
-		if _, err := s.Verify(r, secrets, time.Unix(now, 0)); !isReason(err, Mismatch) {
-			t.Errorf("another body: %v", err)
+		for _, method := range s.Methods() {
+			r.Method = method
+			_, _ = s.Fetch(r)
+			Explain(s, r, secrets, others, time.Unix(now, 0))
+			got, err := s.Verify(r, secrets, time.Unix(now, 0))
+			if err != nil {
+				continue
+			}
+			if got.ID == "" || len(got.ID) > 512 || got.Type == "" || len(got.Type) > 256 {
+				t.Errorf("identity %+v", got)
+			}
+			if got.Response != nil {
+				continue
+			}
+			if _, err := s.Verify(r, others, time.Unix(now, 0)); err == nil {
+				t.Error("accepted with another secret")
+			}
+			if slices.Contains(unsigned, name) || s.claims != nil {
+				continue
+			}
+			c := r
+			c.Body = append(bytes.Clone(body), 0)
+			if _, err := s.Verify(c, secrets, time.Unix(now, 0)); err == nil {
+				t.Error("accepted with another body")
+			}
 		}
 	})
 }
@@ -62,7 +87,53 @@ func FuzzStripe(f *testing.F)              { fuzz(f, "stripe") }
 func FuzzGitHub(f *testing.F)              { fuzz(f, "github") }
 func FuzzShopify(f *testing.F)             { fuzz(f, "shopify") }
 func FuzzSlack(f *testing.F)               { fuzz(f, "slack") }
+func FuzzGitLabToken(f *testing.F)         { fuzz(f, "gitlab-token") }
+func FuzzGitLabSigningToken(f *testing.F)  { fuzz(f, "gitlab-signing-token") }
+func FuzzBitbucket(f *testing.F)           { fuzz(f, "bitbucket") }
+func FuzzTwilio(f *testing.F)              { fuzz(f, "twilio") }
+func FuzzSendGrid(f *testing.F)            { fuzz(f, "sendgrid") }
+func FuzzSquare(f *testing.F)              { fuzz(f, "square") }
+func FuzzPayPal(f *testing.F)              { fuzz(f, "paypal") }
+func FuzzAdyen(f *testing.F)               { fuzz(f, "adyen") }
+func FuzzPaddle(f *testing.F)              { fuzz(f, "paddle") }
+func FuzzMailgun(f *testing.F)             { fuzz(f, "mailgun") }
+func FuzzZendesk(f *testing.F)             { fuzz(f, "zendesk") }
+func FuzzIntercom(f *testing.F)            { fuzz(f, "intercom") }
+func FuzzHubSpotV1(f *testing.F)           { fuzz(f, "hubspot-v1") }
+func FuzzHubSpotV2(f *testing.F)           { fuzz(f, "hubspot-v2") }
+func FuzzHubSpotV3(f *testing.F)           { fuzz(f, "hubspot-v3") }
+func FuzzLinear(f *testing.F)              { fuzz(f, "linear") }
+func FuzzAsana(f *testing.F)               { fuzz(f, "asana") }
+func FuzzDropbox(f *testing.F)             { fuzz(f, "dropbox") }
+func FuzzPagerDuty(f *testing.F)           { fuzz(f, "pagerduty") }
+func FuzzZoom(f *testing.F)                { fuzz(f, "zoom") }
+func FuzzDiscord(f *testing.F)             { fuzz(f, "discord") }
+func FuzzMeta(f *testing.F)                { fuzz(f, "meta") }
+func FuzzXTwitter(f *testing.F)            { fuzz(f, "x-twitter") }
+func FuzzXTwitterCRC(f *testing.F)         { fuzz(f, "x-twitter-crc") }
+func FuzzTypeform(f *testing.F)            { fuzz(f, "typeform") }
+func FuzzDocuSign(f *testing.F)            { fuzz(f, "docusign") }
+func FuzzAWSSNS(f *testing.F)              { fuzz(f, "aws-sns") }
+func FuzzMicrosoftGraph(f *testing.F)      { fuzz(f, "microsoft-graph") }
 func FuzzGenericHMAC(f *testing.F)         { fuzz(f, "generic-hmac") }
+func FuzzGenericToken(f *testing.F)        { fuzz(f, "generic-token") }
+func FuzzBasic(f *testing.F)               { fuzz(f, "basic") }
+func FuzzJWT(f *testing.F)                 { fuzz(f, "jwt") }
+func FuzzGoogleOIDC(f *testing.F)          { fuzz(f, "google-oidc") }
+
+// Every scheme of the table has its target above.
+func TestEverySchemeIsFuzzed(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("fuzz_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names() {
+		if !strings.Contains(string(text), `fuzz(f, "`+name+`")`) {
+			t.Errorf("%s has no target", name)
+		}
+	}
+}
 
 // FuzzPick holds pick against encoding/json: the same texts are valid, and a
 // value found is the one that a full decode gives.

@@ -467,15 +467,3 @@ func TestGatewayBody(t *testing.T) {
 		}
 	}
 }
-
-func TestSchemesAreDocumented(t *testing.T) {
-	t.Parallel()
-	for _, in := range Schemes() {
-		if in.Name == "" || in.Docs == "" || in.CheckedAgainst == "" || in.Algorithm == "" || in.ID == "" || in.Type == "" {
-			t.Errorf("incomplete: %+v", in)
-		}
-		if in.Name != genericHMAC && (in.Signature == "" || in.SignedContent == "" || in.Encoding == "") {
-			t.Errorf("incomplete: %+v", in)
-		}
-	}
-}

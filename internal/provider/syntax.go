@@ -43,7 +43,12 @@ type whole struct {
 	alg    *algorithm
 }
 
-func (w whole) String() string { return w.prefix + "<signature>" }
+func (w whole) String() string {
+	if w.alg == tokenEqual {
+		return w.prefix + "<token>"
+	}
+	return w.prefix + "<signature>"
+}
 
 func (w whole) form(_, signature string) string { return w.prefix + signature }
 

@@ -657,6 +657,7 @@ var table = []entry{
 		checked:   "vectors of other gateways",
 		algorithm: "HMAC-SHA256, -SHA1, -SHA384 or -SHA512",
 		settings:  "hmac",
+		about:     about{signature: "the header of the source's settings"},
 	},
 	{
 		name:       genericToken,
