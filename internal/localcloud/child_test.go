@@ -264,7 +264,7 @@ func TestFinder(t *testing.T) {
 	if got, err := f.spanner(); got != emulator || err != nil {
 		t.Errorf("beside gcloud: %q, %v; want %q", got, err, emulator)
 	}
-	if got, err := f.pubsub(); err != nil || !slices.Equal(got, []string{"/jre/java", "-XX:+UseSerialGC", "-Xmx256m", "-jar", jar}) {
+	if got, err := f.pubsub(); err != nil || !slices.Equal(got, []string{"/jre/java", "-XX:+UseSerialGC", "-Xmx256m", "-Dfile.encoding=UTF-8", "-jar", jar}) {
 		t.Errorf("pub/sub: %q, %v", got, err)
 	}
 	if got := sdkVersion(emulator, spannerComponent); got != "1.5.28" {
