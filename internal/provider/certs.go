@@ -165,7 +165,7 @@ func paypalPins(m *message) *Refusal {
 // AWS's validator takes the same hosts.
 var (
 	snsCert    = regexp.MustCompile(`^https://sns\.[a-z0-9-]{3,32}\.amazonaws\.com(\.cn)?/[A-Za-z0-9_-]{1,128}\.pem$`)
-	snsConfirm = regexp.MustCompile(`^https://sns\.[a-z0-9-]{3,32}\.amazonaws\.com(\.cn)?/\?Action=ConfirmSubscription(&[A-Za-z0-9._~%:+=-]+)+$`)
+	snsConfirm = regexp.MustCompile(`^https://sns\.[a-z0-9-]{3,32}\.amazonaws\.com(\.cn)?/\?Action=ConfirmSubscription(&[A-Za-z0-9._~%:+=-]+)*$`)
 )
 
 // snsFields are the signed fields by message type, in the order of signing.

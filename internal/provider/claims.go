@@ -20,6 +20,10 @@ import (
 // maxItems bounds the signed items of one request: each costs a comparison.
 const maxItems = 1000
 
+// maxForm bounds a form whose parameters are sorted before anything is verified:
+// that needs a copy of it.
+const maxForm = 1 << 20
+
 // param is the one value of a query parameter; n is how often it occurs.
 func (m *message) param(name string) (value string, n int) {
 	_, query, _ := strings.Cut(m.req.URL, "?")
@@ -76,6 +80,9 @@ func twilioParams(m *message) *Refusal {
 	form, err := m.form()
 	if err != nil || !form {
 		return err
+	}
+	if len(m.req.Body) > maxForm {
+		return refuse(Malformed, "a form of %d bytes", len(m.req.Body))
 	}
 	var pairs [][2]string
 	for item := range strings.SplitSeq(string(m.req.Body), "&") {

@@ -13,5 +13,10 @@
 // computed over the bytes as received, never over a parsed form of them.
 //
 // It refuses all I/O: it reads no socket and no clock, and cost is linear in
-// the size of the request.
+// the size of the request. Where a provider publishes its certificate or keys, the
+// package says from which URL, on a pinned host, and takes what the caller fetched
+// ([Scheme.Fetch], [Scheme.Fetched]).
+//
+// [Sign] makes correctly signed samples of every scheme, for tests and
+// demonstrations.
 package provider

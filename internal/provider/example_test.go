@@ -59,3 +59,31 @@ func ExampleExplain() {
 	// missing_signature
 	// - the weaker header X-Hub-Signature is present, and is not enough: have the sender use X-Hub-Signature-256
 }
+
+func ExampleSign() {
+	now := time.Unix(1_777_900_000, 0)
+	keys, err := provider.SampleKeys("stripe")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	request, err := provider.Sign("stripe", provider.SampleOptions("stripe"), keys.Signing, provider.Sample{ID: "evt_1", Type: "invoice.paid"}, now)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	scheme, _ := provider.New("stripe", provider.Options{})
+	id, err := scheme.Verify(request, []provider.Secret{provider.NewSecret("source-stripe", 1, []byte(keys.Verification))}, now)
+	fmt.Println(id.ID, id.Type, id.OccurredAt.Unix(), err)
+	// Output: evt_1 invoice.paid 1777900000 <nil>
+}
+
+func ExampleOptions() {
+	_, err := provider.New("aws-sns", provider.Options{})
+	fmt.Println(err)
+	_, err = provider.New("stripe", provider.Options{Tolerance: new(time.Duration)})
+	fmt.Println(err)
+	// Output:
+	// topics: scheme aws-sns needs the ARNs to accept: any AWS account can have SNS sign for a topic of its own
+	// tolerance: 0s is not between 1s and 24h0m0s (it cannot be switched off)
+}

@@ -66,6 +66,7 @@ func TestTwilio(t *testing.T) {
 		{"charset in type", post(base, form+"; charset=utf-8", "a=1", base+"a1"), ""},
 		{"bad escape", post(base, form, "a=%zz", base+"a%zz"), Malformed},
 		{"too many", post(base, form, strings.Repeat("a=1&", 1001), base), Malformed},
+		{"too large", post(base, form, "a="+strings.Repeat("1", 1<<20), base), Malformed},
 		{"type twice", twice, Ambiguous},
 		{"no body", post(base, "", "", base), ""},
 		{"GET", get, ""},

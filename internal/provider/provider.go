@@ -341,6 +341,9 @@ func (e entry) info() Info {
 		ID: describe(e.id, "hash of the signed content"), Type: describe(e.typ, e.name+".unknown"),
 		Freshness: "none signed; the durable id alone",
 	}
+	if in.Secret == "" {
+		in.Secret = "text, used as it stands"
+	}
 	if e.about.id != "" {
 		in.ID = e.about.id
 	}

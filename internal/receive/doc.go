@@ -7,6 +7,11 @@
 // Whether an event is a duplicate, and in which order events come, is not decided
 // here.
 //
+// Two things happen before a body is authentic or instead of publishing it.
+// Handshakes are answered exactly as the provider wants, without revealing anything
+// to whoever else asks. Published certificates and keys are fetched, from pinned
+// hosts, through the client that the service wires in, and bounded in number.
+//
 // It refuses what could make one sender everyone's problem: bodies beyond the
 // source's limit before any other work, bodies that arrive too slowly, and more
 // bytes in flight than the instance's budget. It never touches Spanner, never

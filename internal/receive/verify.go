@@ -40,6 +40,9 @@ type CapturedRequest struct {
 	URL     string // the public URL that the provider posts to, where it is signed
 	Body    []byte
 	Now     time.Time
+	// Options are a source's settings by their names in [ParseSources], with
+	// tolerance_s for the tolerance in seconds; the fields of hmac, token and jwt stand
+	// without their group. timestamp_in_body is known and says nothing new.
 	Options map[string]json.RawMessage
 	// ExpectedResponse is what a handshake must answer: a JSON string is the body's
 	// text, anything else is compared as JSON. Empty: no handshake is expected.
