@@ -10,6 +10,7 @@ import (
 // Count says how many requests of one source a receiver refused or ignored for
 // one reason in one minute.
 type Count struct {
+	Tenant string    `json:"tenant,omitempty"` // the source's; empty: [webhook.DefaultTenant]
 	Source string    `json:"source"`
 	Reason string    `json:"reason"`
 	Minute time.Time `json:"minute"`
@@ -24,6 +25,11 @@ const maxCounts = 5000
 func (c *Count) check() error {
 	if err := webhook.ValidName(c.Source); err != nil {
 		return err
+	}
+	if c.Tenant != "" {
+		if err := webhook.ValidName(c.Tenant); err != nil {
+			return err
+		}
 	}
 	for name, v := range map[string]string{"reason": c.Reason, "reporter": c.Reporter} {
 		if v == "" {

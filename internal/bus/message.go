@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/sealpost/sealpost/internal/payload"
+	"github.com/sealpost/sealpost/internal/webhook"
 )
 
 // Pub/Sub's limits (https://cloud.google.com/pubsub/quotas#resource_limits). The
@@ -98,6 +99,28 @@ func (m Message) body() ([]byte, error) {
 	}
 }
 
+// Tenant is the tenant that the message's attributes name; the default one if they
+// name none, or none that could be.
+func (m Message) Tenant() string {
+	if t := m.attribute(attrTenant); webhook.ValidName(t) == nil {
+		return t
+	}
+	return webhook.DefaultTenant
+}
+
+// UnpackedSize is how many bytes the message's data takes besides itself once it
+// is decoded: 0 where it travels as it is, else what its frame claims, and the
+// most that is accepted where it claims nothing.
+func (m Message) UnpackedSize() int64 {
+	if m.Attributes[attrEncoding] != payload.Encoding {
+		return 0
+	}
+	if n, ok := payload.Size(m.Data); ok && n < maxBodyBytes {
+		return n
+	}
+	return maxBodyBytes
+}
+
 // attribute is the value of the attribute, whatever the case of its name.
 func (m Message) attribute(name string) string {
 	if v, ok := m.Attributes[name]; ok {
@@ -179,10 +202,10 @@ func clip(s string) string {
 	return s[:most] + "…"
 }
 
-// storable reports whether Spanner can hold the time.
+// storable reports whether Spanner can hold the time, and a retention after it.
 func storable(t time.Time) bool {
 	t = t.UTC()
-	return t.Year() >= 1 && t.Year() <= 9999
+	return t.Year() >= 1 && t.Year() <= 9900
 }
 
 // parseTime reads RFC 3339. What cannot be read counts as not given: a bad time

@@ -139,7 +139,7 @@ func (p *Publisher) send(ctx context.Context, attrs map[string]string, body []by
 	propagation.TraceContext{}.Inject(ctx, propagation.MapCarrier(attrs))
 	m := &pubsub.Message{Data: body, Attributes: attrs}
 	if requestSize(p.name, m) > MaxMessageBytes {
-		if small, ok := payload.Compress(body); ok {
+		if small := payload.Pack(body); len(small) < len(body) {
 			attrs[attrEncoding] = payload.Encoding
 			m.Data = small
 		}

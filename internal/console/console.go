@@ -11,7 +11,10 @@ import (
 	"encoding/json"
 	"html/template"
 	"log/slog"
+	"net"
 	"net/http"
+	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/sealpost/sealpost/internal/safedial"
@@ -109,6 +112,11 @@ type undecoded struct {
 
 func (c *Console) serve(write func(http.ResponseWriter, overview) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
+		if !local(r.Host) {
+			// A page elsewhere whose name was made to resolve to this machine.
+			http.Error(w, "the console is served to this machine's own names only", http.StatusMisdirectedRequest)
+			return
+		}
 		tenant := r.URL.Query().Get("tenant")
 		if tenant == "" {
 			tenant = webhook.DefaultTenant
@@ -131,6 +139,16 @@ func (c *Console) serve(write func(http.ResponseWriter, overview) error) http.Ha
 			http.Error(w, "the overview is not available now", http.StatusServiceUnavailable)
 		}
 	}
+}
+
+// local reports whether the host that a browser asked for is this machine.
+func local(host string) bool {
+	name, _, err := net.SplitHostPort(host)
+	if err != nil {
+		name = host
+	}
+	addr, err := netip.ParseAddr(strings.Trim(name, "[]"))
+	return name == "localhost" || (err == nil && addr.IsLoopback())
 }
 
 func writeJSON(w http.ResponseWriter, o overview) error {
@@ -188,7 +206,7 @@ func (c *Console) overview(r *http.Request, tenant string) (overview, error) {
 	for _, n := range counts {
 		o.Refusals = append(o.Refusals, refusal{n.Source, n.Reason, n.Minute, n.Count})
 	}
-	dead, _, err := c.store.ListDeadMessages(ctx, "", at)
+	dead, _, err := c.store.ListDeadMessages(ctx, tenant, at)
 	if err != nil {
 		return o, err
 	}

@@ -44,12 +44,12 @@ func TestOverview(t *testing.T) {
 		must(t, err)
 	}
 	must(t, st.PutSourceCounts(t.Context(), []store.SourceCount{{Tenant: "default", Source: "stripe", Reason: "mismatch", Minute: now, Reporter: "r", Count: 7}}))
-	must(t, st.PutDeadMessages(t.Context(), []store.DeadMessage{{Topic: "sealpost-events", MessageID: "m1", Reason: "no_type: " + evil, Body: []byte("x")}}))
+	must(t, st.PutDeadMessages(t.Context(), []store.DeadMessage{{Tenant: "default", Topic: "sealpost-events", MessageID: "m1", Reason: "no_type: " + evil, Body: []byte("x")}}))
 
 	routes := console.New(st, slog.New(slog.DiscardHandler), func() time.Time { return now }).Routes()
 	get := func(path string) (int, string, string) {
 		w := httptest.NewRecorder()
-		routes.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+		routes.ServeHTTP(w, httptest.NewRequest("GET", "http://localhost:8080"+path, nil))
 		b, _ := io.ReadAll(w.Result().Body)
 		return w.Code, string(b), w.Header().Get("Content-Security-Policy")
 	}
@@ -68,7 +68,7 @@ func TestOverview(t *testing.T) {
 		}
 	}
 	_, page, _ = get("/?tenant=acme")
-	if !strings.Contains(page, "acme.example") || strings.Contains(page, "default.example") || strings.Contains(page, "mismatch") {
+	if !strings.Contains(page, "acme.example") || strings.Contains(page, "default.example") || strings.Contains(page, "mismatch") || strings.Contains(page, "m1") {
 		t.Error("the page of another tenant is mixed up")
 	}
 	_, page, _ = get("/?tenant=nobody")
@@ -81,6 +81,10 @@ func TestOverview(t *testing.T) {
 	}
 	if err := json.Unmarshal([]byte(text), &o); err != nil || code != 200 || len(o.Endpoints) != 1 || len(o.Events) != 1 || len(o.Deliveries) != 1 || len(o.Refusals) != 1 {
 		t.Errorf("%d, %v: %s", code, err, text)
+	}
+	w := httptest.NewRecorder()
+	if routes.ServeHTTP(w, httptest.NewRequest("GET", "http://evil.example/", nil)); w.Code != 421 {
+		t.Errorf("another name: %d", w.Code)
 	}
 	for path, want := range map[string]int{"/?tenant=../x": 400, "/overview.json?tenant=A": 400, "/other": 404} {
 		if code, _, _ := get(path); code != want {

@@ -14,6 +14,8 @@ import (
 	"net/http"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/sealpost/sealpost/internal/safedial"
 	"github.com/sealpost/sealpost/internal/secrets"
 	"github.com/sealpost/sealpost/internal/store"
@@ -30,6 +32,12 @@ const (
 	StepScheduled = "scheduled" // all is done, Cloud Tasks not told
 )
 
+// DefaultBodyBudget holds ten of the largest bodies that receivers take.
+const DefaultBodyBudget = 256 << 20
+
+// maxConns bounds the connections of an instance, to one host and in all.
+const maxConns = 1024
+
 // afterwards bounds what follows the exchange: the commit and the next task.
 const afterwards = 30 * time.Second
 
@@ -45,8 +53,11 @@ type Options struct {
 	// instance the way out may take a minute to open. Empty means that it is open.
 	ProbeURL string
 	Version  string // for the User-Agent
-	Log      *slog.Logger
-	Now      func() time.Time // nil = time.Now
+	// BodyBudget bounds the bytes of payloads held at any time; 0 means
+	// [DefaultBodyBudget].
+	BodyBudget int64
+	Log        *slog.Logger
+	Now        func() time.Time // nil = time.Now
 	// Step, when not nil, is called between the steps; an error stops the attempt
 	// there as a crash would. Nil in production.
 	Step func(ctx context.Context, step string) error
@@ -56,6 +67,7 @@ type Options struct {
 type Dispatcher struct {
 	o       Options
 	client  *safedial.Client
+	bodies  *semaphore.Weighted
 	records *store.Batcher[store.AttemptRecord, store.Recorded]
 }
 
@@ -67,7 +79,14 @@ func New(o Options) *Dispatcher {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	d := &Dispatcher{o: o, client: safedial.NewClient(o.Policy, safedial.ClientOptions{Timeout: webhook.MaxTimeout + time.Second})}
+	if o.BodyBudget == 0 {
+		o.BodyBudget = DefaultBodyBudget
+	}
+	d := &Dispatcher{o: o, bodies: semaphore.NewWeighted(o.BodyBudget),
+		client: safedial.NewClient(o.Policy, safedial.ClientOptions{Timeout: webhook.MaxTimeout + time.Second,
+			// No attempt may wait, on its own deadline, for a connection that others
+			// hold: the queues bound what runs at once.
+			MaxConnsPerHost: maxConns, MaxConns: maxConns})}
 	d.records = store.NewBatcher(store.BatcherOptions[store.AttemptRecord]{
 		MaxItems: 200,
 		MaxBytes: 16 << 20,
@@ -102,7 +121,7 @@ func (d *Dispatcher) Attempt(ctx context.Context, k webhook.AttemptKey) error {
 	// From here on a caller that hangs up changes nothing: an attempt that was
 	// begun is recorded, so that it is not made again.
 	ctx = context.WithoutCancel(ctx)
-	attempt, err := d.send(ctx, claim)
+	attempt, err := d.unpackAndSend(ctx, claim)
 	if err != nil {
 		return fmt.Errorf("send %s: %w", k, err)
 	}
@@ -125,6 +144,22 @@ func (d *Dispatcher) Attempt(ctx context.Context, k webhook.AttemptKey) error {
 		return err
 	}
 	return d.step(ctx, StepScheduled)
+}
+
+// unpackAndSend holds the body in memory for no longer than the exchange, and
+// waits its turn for the memory.
+func (d *Dispatcher) unpackAndSend(ctx context.Context, c *store.Claim) (webhook.Attempt, error) {
+	size := min(c.Size, d.o.BodyBudget)
+	waiting, cancel := context.WithTimeout(ctx, memoryWait)
+	defer cancel()
+	if err := d.bodies.Acquire(waiting, size); err != nil {
+		return webhook.Attempt{}, fmt.Errorf("%w: %d bytes", errNoMemory, size)
+	}
+	defer d.bodies.Release(size)
+	if err := c.Unpack(); err != nil {
+		return webhook.Attempt{}, err
+	}
+	return d.send(ctx, c)
 }
 
 // skip does what is due for an attempt that must not be made.

@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -512,13 +513,6 @@ func TestNoEgressIsNoAttempt(t *testing.T) {
 // Every way of failing has its class, and no packet goes to a refused address.
 func TestClasses(t *testing.T) {
 	t.Parallel()
-	cut := func(w http.ResponseWriter, _ *http.Request, _ int) {
-		conn, _, err := w.(http.Hijacker).Hijack()
-		if err == nil {
-			_, _ = conn.Write([]byte("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf"))
-			conn.Close()
-		}
-	}
 	drop := func(w http.ResponseWriter, _ *http.Request, _ int) {
 		if conn, _, err := w.(http.Hijacker).Hijack(); err == nil {
 			conn.Close()
@@ -543,7 +537,6 @@ func TestClasses(t *testing.T) {
 	}{
 		{name: "no answer in time", answer: func(_ http.ResponseWriter, r *http.Request, _ int) { <-r.Context().Done() }, class: webhook.ClassAmbiguous},
 		{name: "connection dropped after the request", answer: drop, class: webhook.ClassAmbiguous},
-		{name: "body cut short", answer: cut, class: webhook.ClassBody, status: 200},
 		{name: "not HTTP", answer: garbage, class: webhook.ClassBody},
 		{name: "nobody listens", url: closed, class: webhook.ClassConnect},
 		{name: "no TLS there", url: "https" + strings.TrimPrefix(plain.URL, "http"), class: webhook.ClassTLS},
@@ -570,6 +563,62 @@ func TestClasses(t *testing.T) {
 				t.Errorf("%+v", d)
 			}
 		})
+	}
+}
+
+// An endpoint that says 2xx has taken the event, also if its answer then breaks off.
+func TestAnswerBreaksOff(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	rc := newReceiver(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+		if conn, _, err := w.(http.Hijacker).Hijack(); err == nil {
+			_, _ = conn.Write([]byte("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf"))
+			conn.Close()
+		}
+	})
+	b.endpoint("ep-1", rc.URL, nil)
+	k := b.publish("1", []byte(`{}`))
+	b.clock.Advance(time.Hour)
+	d, attempts := b.delivery(k, "ep-1")
+	if d.State != webhook.DeliveryDelivered || len(attempts) != 1 || attempts[0].Outcome.Class != webhook.ClassOK || string(attempts[0].Excerpt) != "half" || attempts[0].Error == "" {
+		t.Errorf("%+v: %+v", d, attempts)
+	}
+}
+
+// A crowd at one slow host spends nobody's attempts: none waits for another's
+// connection on its own deadline.
+func TestCrowdAtOneHost(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	var inside atomic.Int64
+	const crowd = 100
+	all := make(chan struct{})
+	rc := newReceiver(t, func(_ http.ResponseWriter, r *http.Request, _ int) {
+		if inside.Add(1) == crowd {
+			close(all)
+		}
+		select { // nobody is answered before all are there
+		case <-all:
+		case <-r.Context().Done():
+		}
+	})
+	ep, _ := b.endpoint("ep-1", rc.URL, nil)
+	var wg sync.WaitGroup
+	for i := range crowd {
+		ev := webhook.Event{Tenant: "default", Source: "app", PublisherID: fmt.Sprint(i), Type: "x", Body: []byte("{}"), ReceivedAt: b.clock.Now(), Receipt: "r"}
+		ev.Seal()
+		got, err := b.store.Ingest(t.Context(), []webhook.Event{ev})
+		must(t, err)
+		wg.Go(func() {
+			if err := b.d.Attempt(t.Context(), got[0].Tasks[0].Key); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	ds, _, err := b.store.ListDeliveries(t.Context(), store.DeliveryFilter{Tenant: "default", Endpoint: ep.ID, State: webhook.DeliveryDelivered}, store.Page{Size: 200})
+	if err != nil || len(ds) != crowd {
+		t.Errorf("%d of %d delivered, %v", len(ds), crowd, err)
 	}
 }
 

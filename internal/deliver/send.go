@@ -20,10 +20,19 @@ import (
 // read: the connection is closed.
 const ExcerptLimit = 16 << 10
 
-// errNoWay means that this instance could not reach the outside: its network is
-// not up yet, or its connections are all in use. It is our fault, and the
-// customer's attempts are not spent on it.
-var errNoWay = errors.New("no way out of this instance now")
+// Faults of ours, on which the customer's attempts are not spent.
+var (
+	// errNoEgress: this instance has not reached the outside yet; nor can others'
+	// tasks on it.
+	errNoEgress = errors.New("no way out of this instance yet")
+	// errNotSent: this one request could not be made.
+	errNotSent = errors.New("the request could not be made")
+	// errNoMemory: the bodies under way fill the budget; waiting helps.
+	errNoMemory = errors.New("no memory for the body now")
+)
+
+// memoryWait is how long an attempt waits for the memory of its body.
+const memoryWait = 30 * time.Second
 
 // send makes the request and says what the endpoint did. An error is ours.
 func (d *Dispatcher) send(ctx context.Context, c *store.Claim) (webhook.Attempt, error) {
@@ -47,8 +56,11 @@ func (d *Dispatcher) send(ctx context.Context, c *store.Claim) (webhook.Attempt,
 	defer cancel()
 	sendCtx, trace := safedial.WithTrace(sendCtx)
 
-	req, err := request(sendCtx, c, a.StartedAt, d.o.Version, keys)
+	req, err := request(sendCtx, c, d.o.Version)
 	if err == nil {
+		if err := signing.SetHeaders(req.Header, c.Event.Key.ID(), a.StartedAt, c.Event.Body, keys...); err != nil {
+			return a, err
+		}
 		err = d.exchange(req, &a)
 	}
 	a.Duration = d.o.Now().Sub(a.StartedAt)
@@ -58,9 +70,12 @@ func (d *Dispatcher) send(ctx context.Context, c *store.Claim) (webhook.Attempt,
 		a.RemoteAddr = seen.RemoteAddr.String()
 	}
 	if err != nil {
-		class, ours := classify(err, a.Outcome.Status, seen.WroteRequest)
-		if ours || (unreachable(class) && !d.egressOpen()) {
-			return a, fmt.Errorf("%w: %w", errNoWay, err)
+		class, ours := classify(err, seen.WroteRequest)
+		switch {
+		case ours:
+			return a, fmt.Errorf("%w: %w", errNotSent, err)
+		case unreachable(class) && !d.egressOpen():
+			return a, fmt.Errorf("%w: %w", errNoEgress, err)
 		}
 		a.Outcome.Class, a.Error = class, err.Error()
 	}
@@ -68,7 +83,8 @@ func (d *Dispatcher) send(ctx context.Context, c *store.Claim) (webhook.Attempt,
 }
 
 // exchange sends the request and reads the answer's status, headers and the start
-// of its body. An error with a status set means that the body could not be read.
+// of its body. Once there is a status it says it all, whatever becomes of the body:
+// an endpoint that has said 2xx has taken the event.
 func (d *Dispatcher) exchange(req *http.Request, a *webhook.Attempt) error {
 	res, err := d.client.Do(req)
 	if err != nil {
@@ -82,18 +98,18 @@ func (d *Dispatcher) exchange(req *http.Request, a *webhook.Attempt) error {
 	}
 	a.Outcome.RetryAfter = webhook.ParseRetryAfter(res.Header.Values("Retry-After"), d.o.Now())
 	a.Excerpt, a.Truncated, err = safedial.ReadExcerpt(res.Body, ExcerptLimit)
-	switch {
-	case a.Outcome.Class == webhook.ClassStatus:
+	if err != nil {
+		a.Error = "the answer's body: " + err.Error()
+	}
+	if a.Outcome.Class == webhook.ClassStatus {
 		a.Error = strings.TrimSpace("answered " + strconv.Itoa(res.StatusCode) + " " + http.StatusText(res.StatusCode)) // not in its words
-		return nil                                                                                                      // the status says it all, whatever became of the body
-	case err != nil:
-		return fmt.Errorf("read the answer's body: %w", err)
 	}
 	return nil
 }
 
-// request builds the signed request. An error is the endpoint's: its URL is none.
-func request(ctx context.Context, c *store.Claim, at time.Time, version string, keys []signing.Secret) (*http.Request, error) {
+// request builds the request but for its signature. An error is the endpoint's:
+// its URL is none.
+func request(ctx context.Context, c *store.Claim, version string) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.Endpoint.URL, bytes.NewReader(c.Event.Body))
 	if err != nil {
 		return nil, &safedial.BlockedError{Reason: safedial.InvalidURL}
@@ -106,9 +122,6 @@ func request(ctx context.Context, c *store.Claim, at time.Time, version string, 
 	req.Header.Set("User-Agent", "Sealpost/"+version)
 	req.Header.Set("X-Sealpost-Attempt", strconv.FormatInt(c.Delivery.Attempt, 10))
 	req.Header.Set("X-Sealpost-Event-Type", c.Event.Type)
-	if err := signing.SetHeaders(req.Header, c.Event.Key.ID(), at, c.Event.Body, keys...); err != nil {
-		return nil, err
-	}
 	return req, nil
 }
 
@@ -137,13 +150,11 @@ func (d *Dispatcher) keys(c *store.Claim) ([]signing.Secret, []string, error) {
 // classify names how a failed exchange ended, or says that the fault is ours. A
 // timeout or reset after the request was fully written, with no answer seen, is
 // ambiguous: the endpoint may have acted.
-func classify(err error, status int, wrote bool) (class webhook.Class, ours bool) {
+func classify(err error, wrote bool) (class webhook.Class, ours bool) {
 	kind := safedial.Classify(err)
 	switch {
-	case kind == safedial.KindBusy || kind == safedial.KindCanceled:
+	case kind == safedial.KindBusy || kind == safedial.KindCanceled || kind == safedial.KindOther:
 		return "", true
-	case status != 0:
-		return webhook.ClassBody, false
 	case wrote && (kind == safedial.KindTimeout || kind == safedial.KindReset):
 		return webhook.ClassAmbiguous, false
 	}

@@ -14,7 +14,7 @@ import (
 // that is done, the message is done with.
 func (in *Ingester) bury(ctx context.Context, m bus.Message, kind Kind, why *bus.DecodeError) error {
 	err := in.o.Store.PutDeadMessages(ctx, []store.DeadMessage{{
-		Tenant:           m.Attributes["tenant"],
+		Tenant:           m.Tenant(),
 		Topic:            in.o.Topics[kind],
 		Subscription:     m.Subscription,
 		MessageID:        m.ID,
@@ -32,7 +32,7 @@ func (in *Ingester) bury(ctx context.Context, m bus.Message, kind Kind, why *bus
 		slog.String("event", "dead_message"),
 		slog.String("topic", in.o.Topics[kind]),
 		slog.String("message_id", m.ID),
-		slog.String("tenant", m.Attributes["tenant"]),
+		slog.String("tenant", m.Tenant()),
 		slog.String("reason", string(why.Reason)),
 		slog.String("detail", why.Detail),
 		slog.Int("bytes", len(m.Data)))
@@ -60,7 +60,7 @@ func (in *Ingester) counts(ctx context.Context, m bus.Message) error {
 	}
 	rows := make([]store.SourceCount, len(counts))
 	for i, c := range counts {
-		rows[i] = store.SourceCount{Source: c.Source, Minute: c.Minute, Reason: c.Reason, Reporter: c.Reporter, Count: c.Count}
+		rows[i] = store.SourceCount{Tenant: c.Tenant, Source: c.Source, Minute: c.Minute, Reason: c.Reason, Reporter: c.Reporter, Count: c.Count}
 	}
 	err = in.o.Store.PutSourceCounts(ctx, rows)
 	if permanent(err) != "" {

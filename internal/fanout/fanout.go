@@ -60,13 +60,18 @@ type Options struct {
 	// TaskConcurrency bounds the tasks that are being created at any time, over all
 	// events: 64.
 	TaskConcurrency int
-	// ByteBudget bounds the bodies of push requests held at any time: 256 MiB.
+	// ByteBudget bounds the bodies of push requests held at any time, and again the
+	// payloads unpacked from them or from pulled messages: 256 MiB.
 	ByteBudget int64
 
 	// Step, when not nil, is called between the steps; an error or a panic stops the
 	// message there as a crash would. Nil in production.
 	Step func(ctx context.Context, step string) error
 }
+
+// handleWithin bounds the work on one message, well below the 600 s after which
+// Pub/Sub delivers it again.
+const handleWithin = 5 * time.Minute
 
 // Ingester turns messages into deliveries with tasks. It is safe for concurrent
 // use and is to be closed.
@@ -75,6 +80,7 @@ type Ingester struct {
 	events *store.Batcher[webhook.Event, store.Ingested]
 	slots  *semaphore.Weighted // of tasks being created
 	bytes  *semaphore.Weighted // of push bodies held
+	bodies *semaphore.Weighted // of payloads unpacked
 }
 
 // New makes an Ingester.
@@ -101,8 +107,9 @@ func New(o Options) *Ingester {
 			MaxItems: o.Group, MaxBytes: o.GroupBytes, Concurrency: o.Commits,
 			Size: func(e webhook.Event) int { return len(e.Body) },
 		}, o.Store.Ingest),
-		slots: semaphore.NewWeighted(int64(o.TaskConcurrency)),
-		bytes: semaphore.NewWeighted(o.ByteBudget),
+		slots:  semaphore.NewWeighted(int64(o.TaskConcurrency)),
+		bytes:  semaphore.NewWeighted(o.ByteBudget),
+		bodies: semaphore.NewWeighted(o.ByteBudget),
 	}
 }
 
@@ -125,11 +132,18 @@ func (in *Ingester) Close() { in.events.Close() }
 // Handling a message twice does nothing twice: what is stored already is found to
 // be so, and missing tasks are created.
 func (in *Ingester) Handle(ctx context.Context, m bus.Message, kind Kind) error {
-	ctx = m.Context(ctx)
+	ctx, cancel := context.WithTimeout(m.Context(ctx), handleWithin)
+	defer cancel()
 	if kind == Inbound && m.IsCounts() {
 		return in.counts(ctx, m)
 	}
 	began := in.o.Now()
+	if size := m.UnpackedSize(); size > 0 {
+		if err := in.bodies.Acquire(ctx, size); err != nil {
+			return in.again(ctx, m, fmt.Errorf("wait for memory for message %s: %w", m.ID, err))
+		}
+		defer in.bodies.Release(size)
+	}
 	ev, err := decode(m, kind)
 	if refused := (*bus.DecodeError)(nil); errors.As(err, &refused) {
 		return in.bury(ctx, m, kind, refused)

@@ -3,6 +3,7 @@ package fanout
 import (
 	"errors"
 	"net/http"
+	"time"
 
 	"github.com/sealpost/sealpost/internal/bus"
 )
@@ -28,8 +29,13 @@ func (in *Ingester) Routes() http.Handler {
 	return mux
 }
 
+// readWithin bounds the arrival of one push.
+const readWithin = 30 * time.Second
+
 func (in *Ingester) push(kind Kind) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// Whoever stalls gives up the memory reserved for it.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readWithin))
 		// Requests that there is no memory for wait here; Pub/Sub sends fewer then.
 		held := r.ContentLength
 		if held < 0 || held > bus.MaxPushBytes {

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"runtime"
 	"sync"
 
@@ -71,11 +72,25 @@ func Compress(b []byte) (out []byte, ok bool) {
 	if len(b) < minBytes {
 		return nil, false
 	}
-	out = encoder().EncodeAll(b, make([]byte, 0, len(b)/2))
+	out = Pack(b)
 	if len(out) > len(b)-len(b)/10 {
 		return nil, false
 	}
 	return out, true
+}
+
+// Pack returns the compressed form of b, whatever it saves: for where only its
+// size against a limit counts.
+func Pack(b []byte) []byte { return encoder().EncodeAll(b, make([]byte, 0, len(b)/2)) }
+
+// Size is the size that b, a result of [Compress], claims to have unpacked; false
+// if it claims none or is no such frame. It decodes only the frame's header.
+func Size(b []byte) (n int64, ok bool) {
+	var h zstd.Header
+	if h.Decode(b) != nil || !h.HasFCS || h.FrameContentSize > math.MaxInt64 {
+		return 0, false
+	}
+	return int64(h.FrameContentSize), true
 }
 
 // Decompress returns the bytes that [Compress] was given. It fails with

@@ -13,7 +13,6 @@ import (
 // it had, so that one that declares much and sends little holds little.
 const (
 	firstBuffer = 16 << 10
-	trusted     = 1 << 20 // from here on a declared length is allocated at once
 	smallBody   = 64 << 10
 )
 
@@ -115,9 +114,6 @@ func (b *reader) grow(r *http.Request) (why *refusal, end bool) {
 	}
 	size := min(max(int64(cap(b.buf))*2, firstBuffer), b.limit)
 	if declared := r.ContentLength; declared > 0 {
-		if cap(b.buf) >= trusted {
-			size = declared
-		}
 		size = min(size, declared)
 	}
 	if !b.budget.take(size-b.held, size) {

@@ -14,6 +14,7 @@ import (
 // instance: a report that is published twice, because its result was not seen,
 // can be told from a second one.
 type Count struct {
+	Tenant   string
 	Source   string
 	Reason   string
 	Minute   time.Time
@@ -30,8 +31,8 @@ const (
 )
 
 type countKey struct {
-	source, reason string
-	minute         int64
+	tenant, source, reason string
+	minute                 int64
 }
 
 // counts holds what is not yet published.
@@ -46,13 +47,13 @@ type counts struct {
 	publishing sync.Mutex // one flush at a time
 }
 
-func (c *counts) add(source, reason string, at time.Time) {
+func (c *counts) add(tenant, source, reason string, at time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.open == nil {
 		c.open = map[countKey]int64{}
 	}
-	c.open[countKey{source, reason, at.Unix() / 60}]++
+	c.open[countKey{tenant, source, reason, at.Unix() / 60}]++
 }
 
 // form turns closed minutes (all: every minute) into reports and returns what is
@@ -64,12 +65,12 @@ func (c *counts) form(now time.Time, all bool) [][]Count {
 	var list []Count
 	for k, n := range c.open {
 		if all || k.minute < closed {
-			list = append(list, Count{Source: k.source, Reason: k.reason, Minute: time.Unix(k.minute*60, 0).UTC(), Count: n})
+			list = append(list, Count{Tenant: k.tenant, Source: k.source, Reason: k.reason, Minute: time.Unix(k.minute*60, 0).UTC(), Count: n})
 			delete(c.open, k)
 		}
 	}
 	slices.SortFunc(list, func(a, b Count) int {
-		return strings.Compare(a.Minute.Format(time.RFC3339)+a.Source+"\x00"+a.Reason, b.Minute.Format(time.RFC3339)+b.Source+"\x00"+b.Reason)
+		return strings.Compare(a.Minute.Format(time.RFC3339)+a.Tenant+"\x00"+a.Source+"\x00"+a.Reason, b.Minute.Format(time.RFC3339)+b.Tenant+"\x00"+b.Source+"\x00"+b.Reason)
 	})
 	for report := range slices.Chunk(list, maxCountsPerReport) {
 		c.formed++

@@ -295,7 +295,7 @@ func (rc *Receiver) conclude(ctx context.Context, w http.ResponseWriter, o *outc
 	status := http.StatusOK
 	if o.refusal != nil {
 		status = o.status()
-		rc.counts.add(o.source.ID, o.reason, o.start)
+		rc.counts.add(o.source.Tenant, o.source.ID, o.reason, o.start)
 	}
 	rc.record(ctx, o, status)
 	answer(w, status, unread, o.source.scheme.Ack())

@@ -625,14 +625,14 @@ func TestCounts(t *testing.T) {
 	if err := flush(false); err != nil {
 		t.Fatal(err)
 	}
-	want := "[{b malformed 2026-05-04 12:00:00 +0000 UTC 1 i1-1} {gh malformed 2026-05-04 12:00:00 +0000 UTC 2 i1-1}]"
+	want := "[{default b malformed 2026-05-04 12:00:00 +0000 UTC 1 i1-1} {default gh malformed 2026-05-04 12:00:00 +0000 UTC 2 i1-1}]"
 	if len(f.counts) != 1 || fmt.Sprint(f.counts[0]) != want {
 		t.Errorf("got %v, want %s", f.counts, want)
 	}
 	if err := errors.Join(flush(true), flush(true)); err != nil {
 		t.Fatal(err)
 	}
-	if want := "[{gh malformed 2026-05-04 12:01:00 +0000 UTC 1 i1-2}]"; len(f.counts) != 2 || fmt.Sprint(f.counts[1]) != want {
+	if want := "[{default gh malformed 2026-05-04 12:01:00 +0000 UTC 1 i1-2}]"; len(f.counts) != 2 || fmt.Sprint(f.counts[1]) != want {
 		t.Errorf("got %v, want %s", f.counts, want)
 	}
 }

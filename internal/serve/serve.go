@@ -17,10 +17,11 @@ import (
 	"time"
 )
 
-// Grace is how long requests may take after the end was asked for. Cloud Run
-// kills an instance 10 s after SIGTERM.
+// Grace is how long requests may take after the end was asked for. Cloud Run kills
+// an instance 10 s after SIGTERM; the rest is for what services have left to say,
+// such as a receiver's counts.
 // https://cloud.google.com/run/docs/container-contract#instance-shutdown
-const Grace = 9 * time.Second
+const Grace = 6 * time.Second
 
 // readHeaderTimeout bounds a request's headers: longer is a slow attacker.
 const readHeaderTimeout = 10 * time.Second
@@ -97,22 +98,34 @@ const (
 // WithHealth answers the health checks before h and recovers its panics. A nil
 // ready means ready from the start.
 func WithHealth(h http.Handler, ready func(context.Context) error, log *slog.Logger) http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+LivePath, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
-	mux.HandleFunc("GET "+ReadyPath, func(w http.ResponseWriter, r *http.Request) {
-		if ready != nil {
-			ctx, cancel := context.WithTimeout(r.Context(), 5*time.Second)
-			defer cancel()
-			if err := ready(ctx); err != nil {
-				log.WarnContext(ctx, "not ready", slog.String("event", "not_ready"), slog.String("error", err.Error()))
-				w.WriteHeader(http.StatusServiceUnavailable)
-				return
-			}
+	// Not a ServeMux: it would answer a path that is not clean with a redirect,
+	// which the services' own routes are to judge.
+	return recovered(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path != LivePath && r.URL.Path != ReadyPath:
+			h.ServeHTTP(w, r)
+		case r.Method != http.MethodGet && r.Method != http.MethodHead:
+			w.Header().Set("Allow", "GET, HEAD")
+			w.WriteHeader(http.StatusMethodNotAllowed)
+		case r.URL.Path == ReadyPath && !isReady(r.Context(), ready, log):
+			w.WriteHeader(http.StatusServiceUnavailable)
+		default:
+			w.WriteHeader(http.StatusNoContent)
 		}
-		w.WriteHeader(http.StatusNoContent)
-	})
-	mux.Handle("/", h)
-	return recovered(mux, log)
+	}), log)
+}
+
+func isReady(ctx context.Context, ready func(context.Context) error, log *slog.Logger) bool {
+	if ready == nil {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	err := ready(ctx)
+	if err != nil {
+		log.WarnContext(ctx, "not ready", slog.String("event", "not_ready"), slog.String("error", err.Error()))
+	}
+	return err == nil
 }
 
 // recovered turns a panic into a log line with its stack and a bare 500.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"sync"
+	"time"
 )
 
 // BatcherOptions bound what a [Batcher] puts into one call.
@@ -18,6 +19,9 @@ type BatcherOptions[T any] struct {
 	// Concurrency is how many calls may run at once; default 1. More help only
 	// where one call does not keep Spanner busy.
 	Concurrency int
+	// Timeout bounds one call, so that one that hangs does not hold up all that
+	// comes after it; default 30 s.
+	Timeout time.Duration
 }
 
 // Batcher is a group commit: concurrent callers of Do share one call of a
@@ -64,6 +68,9 @@ func NewBatcher[T, R any](o BatcherOptions[T], do func(context.Context, []T) ([]
 	if o.Concurrency <= 0 {
 		o.Concurrency = 1
 	}
+	if o.Timeout <= 0 {
+		o.Timeout = 30 * time.Second
+	}
 	b := &Batcher[T, R]{o: o, do: do}
 	b.idle.L = &b.mu
 	return b
@@ -75,7 +82,7 @@ func NewBatcher[T, R any](o BatcherOptions[T], do func(context.Context, []T) ([]
 //
 // A caller that gives up returns at once with its context's error; its item may
 // still be dealt with. The others do not notice: the call's context ends only
-// when all of its callers have given up. After Close, Do gives [ErrClosed].
+// when all of its callers have given up or its own time is over. After Close, Do gives [ErrClosed].
 func (b *Batcher[T, R]) Do(ctx context.Context, item T) (R, error) {
 	w := &waiting[T, R]{ctx: ctx, item: item, done: make(chan outcome[R], 1)}
 	var zero R
@@ -189,7 +196,7 @@ func (b *Batcher[T, R]) call(group []*waiting[T, R]) error {
 	for i, w := range group {
 		items[i] = w.item
 	}
-	ctx, stop := together(group)
+	ctx, stop := together(group, b.o.Timeout)
 	defer stop()
 	results, err := b.guarded(ctx, items)
 	if err == nil && len(results) != len(items) {
@@ -222,9 +229,9 @@ func (b *Batcher[T, R]) guarded(ctx context.Context, items []T) (results []R, er
 }
 
 // together is a context with the values of the group's first caller that ends
-// when every caller has given up.
-func together[T, R any](group []*waiting[T, R]) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(group[0].ctx))
+// when every caller has given up, or after the timeout.
+func together[T, R any](group []*waiting[T, R], timeout time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(group[0].ctx), timeout)
 	var mu sync.Mutex
 	left := len(group)
 	stops := make([]func() bool, len(group))

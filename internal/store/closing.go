@@ -61,9 +61,9 @@ func (s *Store) closeEvents(ctx context.Context, txn *spanner.ReadWriteTransacti
 			continue
 		}
 		columns := []string{"EventKey", "ExpireAt"}
-		ms = append(ms, spanner.Update("Events", columns, []any{e.EventKey, expireAt(e.ReceivedAt, s.retention.Row, now)}))
+		ms = append(ms, spanner.Update("Events", columns, []any{e.EventKey, s.retention.rowExpiry(e.ReceivedAt, now)}))
 		if stored[keyOf(e.EventKey)] { // it may have been expunged
-			ms = append(ms, spanner.Update("Payloads", columns, []any{e.EventKey, expireAt(e.ReceivedAt, s.retention.Payload, now)}))
+			ms = append(ms, spanner.Update("Payloads", columns, []any{e.EventKey, s.retention.payloadExpiry(e.ReceivedAt, now)}))
 		}
 	}
 	return ms, nil

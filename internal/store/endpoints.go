@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"math"
 	"time"
 	"unicode/utf8"
 
@@ -121,8 +122,8 @@ func checkEndpoint(ep *webhook.Endpoint) error {
 		return tooLarge("%d event type patterns, at most %d are allowed", len(ep.EventTypes), maxEventTypes)
 	case ep.State != webhook.EndpointActive && ep.State != webhook.EndpointDisabled:
 		return invalid("state %q of a new endpoint", ep.State)
-	case ep.RatePerSecond < 0 || ep.MaxConcurrency < 0 || ep.Timeout < 0:
-		return invalid("a limit is negative")
+	case !(ep.RatePerSecond >= 0 && ep.RatePerSecond < math.MaxInt32) || ep.MaxConcurrency < 0 || ep.Timeout < 0:
+		return invalid("a limit is negative or no number")
 	}
 	return nil
 }

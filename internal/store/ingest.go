@@ -209,8 +209,8 @@ func (tx *ingestion) insert(p *prepared, matched []*webhook.Endpoint, chunk int)
 	body := payloadRow{EventKey: e.Key[:], Body: p.body.body, Encoding: p.body.encoding}
 	if len(matched) == 0 {
 		keep := tx.store.retention
-		k.row.ExpireAt = nullTime(expireAt(e.ReceivedAt.UTC(), keep.Row, tx.now))
-		body.ExpireAt = nullTime(expireAt(e.ReceivedAt.UTC(), keep.Payload, tx.now))
+		k.row.ExpireAt = nullTime(keep.rowExpiry(e.ReceivedAt.UTC(), tx.now))
+		body.ExpireAt = nullTime(keep.payloadExpiry(e.ReceivedAt.UTC(), tx.now))
 	}
 	tx.inserts = append(tx.inserts, insert("Payloads", &body))
 	var deliveries []*spanner.Mutation

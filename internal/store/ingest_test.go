@@ -420,7 +420,7 @@ func TestEventsComeBackAsTheyWent(t *testing.T) {
 		}
 		d, _ := f.getDelivery(e.Key, "a")
 		c, err := f.Claim(f.ctx, d.Key())
-		if err != nil || c.Verdict != VerdictRun || !reflect.DeepEqual(c.Event.Body, body) {
+		if err != nil || c.Verdict != VerdictRun || c.Unpack() != nil || c.Size != int64(len(body)) || !reflect.DeepEqual(c.Event.Body, body) {
 			t.Errorf("claim %d: %v, %v", i, c, err)
 		}
 	}

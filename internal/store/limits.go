@@ -101,11 +101,13 @@ type packed struct {
 
 func pack(b []byte) (packed, error) {
 	p := packed{body: b}
-	if out, ok := payload.Compress(b); ok {
-		p = packed{out, payload.Encoding}
-	}
 	if len(b) > maxBody {
 		return packed{}, tooLarge("body has %d bytes, at most %d are allowed", len(b), maxBody)
+	}
+	if len(b) > maxCell {
+		p = packed{payload.Pack(b), payload.Encoding}
+	} else if out, ok := payload.Compress(b); ok {
+		p = packed{out, payload.Encoding}
 	}
 	if len(p.body) > maxCell {
 		return packed{}, tooLarge("body needs %d bytes in its stored form, a cell holds %d", len(p.body), maxCell)

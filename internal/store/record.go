@@ -32,7 +32,9 @@ type Recorded struct {
 // attempt. If the delivery has moved on within the generation and is still open,
 // a success turns it delivered all the same (recorded as the attempt that the
 // delivery stands at, since the endpoint will see no other), while a failure is
-// dropped, as is everything else that comes late. Repeating a call is harmless:
+// dropped. An attempt that was under way when its delivery was cancelled or held is
+// added to the history and changes nothing else. Everything else that comes late
+// is dropped. Repeating a call is harmless:
 // what an earlier one has applied comes back as applied.
 //
 // The last open delivery of an event starts the event's retention. A decision to
@@ -213,6 +215,10 @@ func (tx *recording) apply(r *AttemptRecord) bool {
 		if number = d.Attempt; d.State != webhook.DeliveryScheduled {
 			number++ // a held row stands at the last attempt that was made
 		}
+	case !d.State.Open() && d.Generation == k.Generation && k.Attempt == d.Attempt+1:
+		// Settled while the attempt was under way: the state stays, but what was
+		// sent belongs into the history.
+		decision = webhook.Decision{State: d.State, Reason: d.Reason}
 	default:
 		return false
 	}

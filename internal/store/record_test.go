@@ -343,7 +343,7 @@ func TestClaimVerdicts(t *testing.T) {
 			if (got.Current != nil) != (c.current > 0) || got.Current != nil && (got.Current.Key.Attempt != c.current || got.Current.Queue.Own != "q-a") {
 				t.Errorf("current task %+v, want attempt %d", got.Current, c.current)
 			}
-			if c.want == VerdictRun && (got.Endpoint.URL == "" || len(got.Keys) != 1 || string(got.Event.Body) != `{"id":"for a"}` || got.Delivery.Key() != d.Key()) {
+			if c.want == VerdictRun && (got.Unpack() != nil || got.Endpoint.URL == "" || len(got.Keys) != 1 || string(got.Event.Body) != `{"id":"for a"}` || got.Delivery.Key() != d.Key()) {
 				t.Errorf("%+v", got)
 			}
 		})

@@ -17,12 +17,18 @@ const (
 	DefaultPayloadRetention = 30 * 24 * time.Hour
 	DefaultRowRetention     = 45 * 24 * time.Hour
 
+	// MaxRetention is more than anybody needs and less than overflows.
+	MaxRetention = 10 * 365 * 24 * time.Hour
+
 	deadMessageRetention = 90 * 24 * time.Hour
 	sourceCountRetention = 90 * 24 * time.Hour
 	auditRetention       = 400 * 24 * time.Hour
 
-	// closedGrace is how long a closed event stays at least, however old it is.
-	closedGrace = 24 * time.Hour
+	// closedGrace is how long a closed event's payload stays at least, however old
+	// it is. Its row stays for as long as Pub/Sub may still deliver the message, and
+	// a day.
+	closedGrace    = 24 * time.Hour
+	closedRowGrace = pubsubRetention + closedGrace
 )
 
 // What a row must outlive, so that a late repeat is still seen to be one.
@@ -199,11 +205,19 @@ func limited(verb string, n int) *spanner.ReadOptions {
 	return o
 }
 
-// expireAt is when something received at that has no open delivery may go.
-func expireAt(received time.Time, keep time.Duration, closed time.Time) time.Time {
-	at, least := received.Add(keep), closed.Add(closedGrace)
-	if at.Before(least) {
-		return least
+// rowExpiry and payloadExpiry are when what was received at a time and has had no
+// open delivery since closed may go.
+func (r Retention) rowExpiry(received, closed time.Time) time.Time {
+	return later(received.Add(r.Row), closed.Add(closedRowGrace))
+}
+
+func (r Retention) payloadExpiry(received, closed time.Time) time.Time {
+	return later(received.Add(r.Payload), closed.Add(closedGrace))
+}
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
 	}
-	return at
+	return a
 }

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -92,6 +93,11 @@ type System struct {
 func Start(ctx context.Context, o Options) (*System, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Cloud.Project == "" && serve.OnEmulators(os.Getenv) {
+		// On emulators that somebody runs already, perhaps for another System: topics
+		// and subscriptions must not be taken from it.
+		o.Cloud.Project = fmt.Sprintf("%s-%08x", localcloud.DefaultProject, rand.Uint32())
 	}
 	s := &System{o: o, URLs: map[string]string{}}
 	if err := s.start(ctx); err != nil {

@@ -21,6 +21,7 @@ import (
 
 	cloudtasks "cloud.google.com/go/cloudtasks/apiv2"
 	taskspb "cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"go.opentelemetry.io/otel/propagation"
 	"google.golang.org/api/iterator"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
@@ -47,6 +48,7 @@ const Horizon = 30 * 24 * time.Hour
 // https://cloud.google.com/tasks/docs/reference/rpc/google.cloud.tasks.v2#ratelimits
 const (
 	MaxRate        = 500
+	MinRate        = 0.001 // one in a quarter of an hour
 	MaxConcurrency = 5000
 )
 
@@ -177,7 +179,7 @@ func (q *Queue) Schedule(ctx context.Context, t webhook.Task) error {
 		q.announceDue(ctx, t.Queue)
 	}
 	err = q.create(ctx, queue, t.Key.TaskID(), AttemptPath, body, t.At)
-	if status.Code(err) == codes.NotFound && queue != pool {
+	if absent(err) && queue != pool {
 		err = q.create(ctx, pool, t.Key.TaskID(), AttemptPath, body, t.At)
 	}
 	if err != nil {
@@ -194,7 +196,7 @@ func (q *Queue) create(ctx context.Context, queue, id, path string, body []byte,
 		MessageType: &taskspb.Task_HttpRequest{HttpRequest: &taskspb.HttpRequest{
 			Url:        q.cfg.Dispatcher + path,
 			HttpMethod: taskspb.HttpMethod_POST,
-			Headers:    map[string]string{"Content-Type": "application/json"},
+			Headers:    headers(ctx),
 			Body:       body,
 			AuthorizationHeader: &taskspb.HttpRequest_OidcToken{OidcToken: &taskspb.OidcToken{
 				ServiceAccountEmail: q.cfg.Invoker,
@@ -211,6 +213,20 @@ func (q *Queue) create(ctx context.Context, queue, id, path string, body []byte,
 		return nil
 	}
 	return err
+}
+
+// headers are the task's, with the trace that it continues.
+func headers(ctx context.Context) map[string]string {
+	h := propagation.MapCarrier{"Content-Type": "application/json"}
+	propagation.TraceContext{}.Inject(ctx, h)
+	return h
+}
+
+// absent reports whether err says that the queue is not there. The service has two
+// codes for it: NOT_FOUND, and FAILED_PRECONDITION for one that was there recently.
+func absent(err error) bool {
+	c := status.Code(err)
+	return c == codes.NotFound || c == codes.FailedPrecondition
 }
 
 func earlier(a, b time.Time) time.Time {
@@ -230,7 +246,7 @@ func (q *Queue) CreateQueue(ctx context.Context, ep *webhook.Endpoint) error {
 	if err != nil && status.Code(err) != codes.AlreadyExists {
 		return fmt.Errorf("create queue %s of endpoint %s/%s: %w", ep.Queue, ep.Tenant, ep.ID, err)
 	}
-	if err := q.Announce(ctx, ep.QueueRef()); err != nil && status.Code(errors.Unwrap(err)) != codes.NotFound {
+	if err := q.Announce(ctx, ep.QueueRef()); err != nil && !absent(err) {
 		return err
 	}
 	return nil
@@ -260,14 +276,6 @@ func (q *Queue) DeleteQueue(ctx context.Context, name string) error {
 	err := q.client.DeleteQueue(ctx, &taskspb.DeleteQueueRequest{Name: q.queueName(name)})
 	if err != nil && status.Code(err) != codes.NotFound {
 		return fmt.Errorf("delete queue %s: %w", name, err)
-	}
-	return nil
-}
-
-// Purge drops every task of a queue. What is dropped is found again by the sweep.
-func (q *Queue) Purge(ctx context.Context, name string) error {
-	if _, err := q.client.PurgeQueue(ctx, &taskspb.PurgeQueueRequest{Name: q.queueName(name)}); err != nil {
-		return fmt.Errorf("purge queue %s: %w", name, err)
 	}
 	return nil
 }

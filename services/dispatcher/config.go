@@ -49,8 +49,6 @@ Serves POST /attempt and /queue-ready for Cloud Tasks, until SIGTERM. Settings:
   LOG_FORMAT, LOG_LEVEL  json or text; debug, info, warn or error
 `
 
-const maxRetention = 10 * 365 * 24 * time.Hour
-
 // load reads and checks every setting, and reports all faults at once.
 func load(getenv func(string) string) (config, error) {
 	e := serve.NewEnv(getenv)
@@ -61,8 +59,8 @@ func load(getenv func(string) string) (config, error) {
 		KeysetVersions: e.Numbers("KEYSET_VERSIONS"),
 		ProbeURL:       e.Text("EGRESS_PROBE_URL", ""),
 		retention: store.Retention{
-			Payload: e.Duration("PAYLOAD_RETENTION", 0, time.Hour, maxRetention),
-			Row:     e.Duration("ROW_RETENTION", 0, time.Hour, maxRetention),
+			Payload: e.Duration("PAYLOAD_RETENTION", 0, time.Hour, store.MaxRetention),
+			Row:     e.Duration("ROW_RETENTION", 0, time.Hour, store.MaxRetention),
 		},
 	}
 	cfg.tasks = tasks.Config{

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 
 	"github.com/sealpost/sealpost/internal/deliver"
@@ -26,6 +27,7 @@ func run(ctx context.Context, getenv func(string) string) error {
 	if err != nil {
 		return err
 	}
+	slog.SetDefault(log) // also for what libraries say
 	sm, err := secrets.NewClient(ctx)
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os/user"
 	"strconv"
+	"time"
 
 	"github.com/sealpost/sealpost/internal/secrets"
 	"github.com/sealpost/sealpost/internal/serve"
@@ -21,6 +22,8 @@ const environmentHelp = `  GOOGLE_CLOUD_PROJECT   the project
   KEYSET_SECRET          secret that holds the keyset which seals endpoint keys
   KEYSET_VERSIONS        its version numbers in use, comma-separated
   EVENTS_TOPIC           topic of published events (default sealpost-events)
+  INBOUND_TOPIC          topic of verified events (default sealpost-inbound)
+  PAYLOAD_RETENTION, ROW_RETENTION  as the services have them
 `
 
 // env reads a variable that the command cannot do without.
@@ -43,7 +46,12 @@ func (c *cli) store(ctx context.Context) (*store.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return store.Open(ctx, db, store.Options{})
+	e := serve.NewEnv(c.getenv)
+	keep := store.Retention{Payload: e.Duration("PAYLOAD_RETENTION", 0, time.Hour, store.MaxRetention), Row: e.Duration("ROW_RETENTION", 0, time.Hour, store.MaxRetention)}
+	if err := e.Err(); err != nil {
+		return nil, usageError{err}
+	}
+	return store.Open(ctx, db, store.Options{Retention: keep})
 }
 
 func (c *cli) queue(ctx context.Context) (*tasks.Queue, error) {

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -71,6 +72,8 @@ func (c *cli) deliveriesCommand() *cobra.Command {
 	return group("deliveries", "Show what was sent where, attempt by attempt", c.deliveriesList(), c.deliveriesShow())
 }
 
+var deliveryStates = []string{"", "scheduled", "delivered", "dead", "held", "cancelled", "filtered"}
+
 func (c *cli) deliveriesList() *cobra.Command {
 	var l listFlags
 	var endpoint, event, state string
@@ -83,6 +86,9 @@ func (c *cli) deliveriesList() *cobra.Command {
 					return usageError{wrap("--event", err)}
 				}
 				f.Event = k
+			}
+			if !slices.Contains(deliveryStates, state) {
+				return usageError{fmt.Errorf("--state %q is none of %s", state, strings.Join(deliveryStates[1:], ", "))}
 			}
 			st, err := c.store(cmd.Context())
 			if err != nil {
@@ -104,7 +110,7 @@ func (c *cli) deliveriesList() *cobra.Command {
 	l.add(cmd)
 	cmd.Flags().StringVar(&endpoint, "endpoint", "", "only to this endpoint")
 	cmd.Flags().StringVar(&event, "event", "", "only of this event")
-	cmd.Flags().StringVar(&state, "state", "", "only in this state: scheduled, delivered, dead, held, cancelled")
+	cmd.Flags().StringVar(&state, "state", "", "only in this state: "+strings.Join(deliveryStates[1:], ", "))
 	return cmd
 }
 

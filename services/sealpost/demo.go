@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -44,8 +45,8 @@ func (c *cli) demo(ctx context.Context, sys *system.System) error {
 		RatePerSecond: webhook.DefaultRatePerSecond, MaxConcurrency: webhook.DefaultMaxConcurrency, Timeout: webhook.DefaultTimeout,
 	}
 	ep.Queue = queueName()
-	if err := createEndpoint(ctx, sys.Store, sys.Sealer, sys.Queue, &ep, secret, "dev"); err != nil {
-		return err
+	if queueErr, err := createEndpoint(ctx, sys.Store, sys.Sealer, sys.Queue, &ep, secret, "dev"); err != nil || queueErr != nil {
+		return errors.Join(err, queueErr)
 	}
 	fmt.Fprintf(c.out, "A sample endpoint listens on %s for %s. It fails its first request, to show a retry.\n", ep.URL, strings.Join(ep.EventTypes, " and "))
 

@@ -51,6 +51,7 @@ its own.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log := slog.New(slog.NewTextHandler(c.errOut, &slog.HandlerOptions{Level: level}))
+			slog.SetDefault(log) // also for what libraries say
 			return c.dev(cmd.Context(), system.Options{Log: log, Retry: time.Second, Pull: pull}, !noDemo && !c.json)
 		},
 	}
@@ -68,6 +69,9 @@ func (c *cli) dev(ctx context.Context, o system.Options, demo bool) (err error) 
 		fmt.Fprintln(c.out, "Starting Google's Spanner and Pub/Sub emulators, Cloud Tasks, Secret Manager and all services…")
 	}
 	sys, err := system.Start(starting, o)
+	if err != nil && ctx.Err() != nil {
+		return nil // asked to stop before it stood
+	}
 	if err != nil {
 		return fmt.Errorf("start: %w", err)
 	}

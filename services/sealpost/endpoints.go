@@ -38,6 +38,7 @@ type endpointView struct {
 	TimeoutSeconds float64    `json:"timeout_seconds"`
 	Queue          string     `json:"queue"`
 	QueueReady     bool       `json:"queue_ready"`
+	QueueError     string     `json:"queue_error,omitempty"`
 	CreatedAt      *time.Time `json:"created_at,omitempty"`
 	Secret         string     `json:"secret,omitempty"` // shown once, when made
 	Keys           []keyView  `json:"keys,omitempty"`
@@ -88,11 +89,16 @@ the tenant that matches --events is delivered.`,
 			if err != nil {
 				return err
 			}
-			if err := c.addEndpoint(cmd.Context(), &ep, secret); err != nil {
+			queueErr, err := c.addEndpoint(cmd.Context(), &ep, secret)
+			if err != nil {
 				return err
 			}
 			v := viewEndpoint(ep)
 			v.Secret = secret.Reveal()
+			if queueErr != nil {
+				v.QueueError = queueErr.Error()
+				fmt.Fprintf(c.errOut, "sealpost: the endpoint stands and is served by a shared queue, but its own queue could not be made: %v\n", queueErr)
+			}
 			return c.print(v, func(w io.Writer) {
 				fmt.Fprintf(w, "endpoint  %s (tenant %s)\nurl       %s\nevents    %s\nsecret    %s\n", v.ID, v.Tenant, v.URL, strings.Join(v.Events, ", "), v.Secret)
 			})
@@ -114,7 +120,6 @@ the tenant that matches --events is delivered.`,
 
 // newEndpoint checks what the flags say and fills in what they do not.
 func (c *cli) newEndpoint(ep *webhook.Endpoint, secretText string) (signing.Secret, error) {
-	var secret signing.Secret
 	var errs []error
 	policy, err := deliver.PolicyFromEnv(c.getenv)
 	if err == nil {
@@ -137,30 +142,36 @@ func (c *cli) newEndpoint(ep *webhook.Endpoint, secretText string) (signing.Secr
 	if ep.Timeout < webhook.MinTimeout || ep.Timeout > webhook.MaxTimeout {
 		errs = append(errs, fmt.Errorf("--timeout %s is not between %s and %s", ep.Timeout, webhook.MinTimeout, webhook.MaxTimeout))
 	}
-	if ep.RatePerSecond <= 0 || ep.RatePerSecond > tasks.MaxRate {
-		errs = append(errs, fmt.Errorf("--rate %g is not above 0 and at most %d", ep.RatePerSecond, tasks.MaxRate))
+	if !(ep.RatePerSecond >= tasks.MinRate && ep.RatePerSecond <= tasks.MaxRate) { // not for NaN
+		errs = append(errs, fmt.Errorf("--rate %g is not between %g and %d", ep.RatePerSecond, tasks.MinRate, tasks.MaxRate))
 	}
 	if ep.MaxConcurrency < 1 || ep.MaxConcurrency > tasks.MaxConcurrency {
 		errs = append(errs, fmt.Errorf("--concurrency %d is not between 1 and %d", ep.MaxConcurrency, tasks.MaxConcurrency))
 	}
 	errs = append(errs, wrap("--retry", ep.Retry.Validate()))
-	switch secretText {
-	case "":
-		secret, err = signing.GenerateSecret(rand.Reader)
-	case "-":
-		var b []byte
-		if b, err = io.ReadAll(io.LimitReader(c.in, 4096)); err == nil {
-			secret, err = signing.ParseSecret(strings.TrimSpace(string(b)))
-		}
-	default:
-		secret, err = signing.ParseSecret(secretText)
-	}
+	secret, err := c.readSecret(secretText)
 	errs = append(errs, wrap("--secret", err))
 	if err := errors.Join(errs...); err != nil {
 		return secret, usageError{err}
 	}
 	ep.Queue = queueName()
 	return secret, nil
+}
+
+// readSecret makes a secret, reads one from standard input, where no other process
+// sees it, or takes the text.
+func (c *cli) readSecret(text string) (signing.Secret, error) {
+	switch text {
+	case "":
+		return signing.GenerateSecret(rand.Reader)
+	case "-":
+		b, err := io.ReadAll(io.LimitReader(c.in, 4096))
+		if err != nil {
+			return signing.Secret{}, err
+		}
+		text = strings.TrimSpace(string(b))
+	}
+	return signing.ParseSecret(text)
 }
 
 func queueName() string { return tasks.NewQueueName(uuid.Must(uuid.NewV7())) }
@@ -173,36 +184,40 @@ func wrap(what string, err error) error {
 }
 
 // addEndpoint stores the endpoint with its key, then creates its queue. Until the
-// queue serves, and if its creation fails, a pool queue carries its tasks.
-func (c *cli) addEndpoint(ctx context.Context, ep *webhook.Endpoint, secret signing.Secret) error {
+// queue serves, and if its creation fails (queueErr), a pool queue carries its
+// tasks: the endpoint stands all the same, and its secret has to be told.
+func (c *cli) addEndpoint(ctx context.Context, ep *webhook.Endpoint, secret signing.Secret) (queueErr, err error) {
 	st, err := c.store(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer st.Close()
 	sealer, err := c.sealer(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	queue, err := c.queue(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer queue.Close()
 	return createEndpoint(ctx, st, sealer, queue, ep, secret, actor())
 }
 
-func createEndpoint(ctx context.Context, st *store.Store, sealer *secrets.Sealer, queue *tasks.Queue, ep *webhook.Endpoint, secret signing.Secret, actor string) error {
+func createEndpoint(ctx context.Context, st *store.Store, sealer *secrets.Sealer, queue *tasks.Queue, ep *webhook.Endpoint, secret signing.Secret, actor string) (queueErr, err error) {
 	key, err := sealKey(sealer, ep.Tenant, ep.ID, secret)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	created, err := st.CreateEndpoint(ctx, *ep, []store.SealedKey{key}, actor)
+	if errors.Is(err, store.ErrAlreadyExists) {
+		return nil, fmt.Errorf("endpoint %s/%s exists already, or was removed: ids are not used twice", ep.Tenant, ep.ID)
+	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	*ep = created
-	return queue.CreateQueue(ctx, ep)
+	return queue.CreateQueue(ctx, ep), nil
 }
 
 func sealKey(sealer *secrets.Sealer, tenant, endpoint string, secret signing.Secret) (store.SealedKey, error) {
@@ -306,7 +321,7 @@ func (c *cli) endpointsRemove() *cobra.Command {
 				return err
 			}
 			if err := queue.DeleteQueue(cmd.Context(), ep.Queue); err != nil {
-				return err
+				return fmt.Errorf("the endpoint is removed and %d deliveries are cancelled, but its queue %s remains (delete it with gcloud tasks queues delete): %w", cancelled, ep.Queue, err)
 			}
 			res := struct {
 				ID        string `json:"id"`
@@ -330,10 +345,7 @@ func (c *cli) endpointsRotate() *cobra.Command {
 			if overlap < 0 || overlap > 7*24*time.Hour {
 				return usageError{fmt.Errorf("--overlap %s is not between 0 and 168h", overlap)}
 			}
-			secret, err := signing.GenerateSecret(rand.Reader)
-			if secretText != "" {
-				secret, err = signing.ParseSecret(secretText)
-			}
+			secret, err := c.readSecret(secretText)
 			if err != nil {
 				return usageError{wrap("--secret", err)}
 			}
@@ -365,7 +377,7 @@ func (c *cli) endpointsRotate() *cobra.Command {
 			})
 		}}
 	cmd.Flags().StringVar(&tenant, "tenant", webhook.DefaultTenant, "the endpoint's tenant")
-	cmd.Flags().StringVar(&secretText, "secret", "", "the new secret whsec_… (default a fresh one)")
+	cmd.Flags().StringVar(&secretText, "secret", "", "the new secret whsec_… (default a fresh one; - reads it from standard input)")
 	cmd.Flags().DurationVar(&overlap, "overlap", 24*time.Hour, "how long the old secrets go on signing (0 to 168h)")
 	return cmd
 }

@@ -11,11 +11,14 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"github.com/sealpost/sealpost/internal/bus"
 	"github.com/sealpost/sealpost/internal/serve"
+	"github.com/sealpost/sealpost/internal/store"
 )
 
 // Exit codes: 0 done, 1 no or failed, 2 wrong usage.
@@ -61,11 +64,15 @@ func run(ctx context.Context, args []string, getenv func(string) string, in io.R
 		return exitDone
 	case errors.Is(err, errNo):
 		return exitFailed
-	case errors.As(err, &usage):
+	case errors.As(err, &usage), errors.Is(err, store.ErrInvalid), errors.Is(err, store.ErrTooLarge), bus.Permanent(err):
 		fmt.Fprintf(errOut, "sealpost: %v\nSee 'sealpost --help'.\n", err)
 		return exitUsage
 	}
-	fmt.Fprintf(errOut, "sealpost: %v\n", err)
+	text := err.Error()
+	if errors.Is(err, store.ErrNotFound) {
+		text, _, _ = strings.Cut(text, ": spanner:") // how it was looked up helps nobody
+	}
+	fmt.Fprintf(errOut, "sealpost: %s\n", text)
 	return exitFailed
 }
 

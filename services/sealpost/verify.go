@@ -79,5 +79,8 @@ func (c *cli) readRequests(file string) (requests []receive.CapturedRequest, sin
 	if err != nil {
 		return nil, false, fmt.Errorf("%s: %w", file, err)
 	}
+	if len(requests) == 0 {
+		return nil, false, fmt.Errorf("%s: holds no request", file)
+	}
 	return requests, single, nil
 }

@@ -67,8 +67,6 @@ MODE=pull it holds streams open and serves health checks only. Settings:
   LOG_FORMAT, LOG_LEVEL  json or text; debug, info, warn or error
 `
 
-const maxRetention = 10 * 365 * 24 * time.Hour
-
 // load reads and checks every setting, and reports all faults at once.
 func load(getenv func(string) string) (config, error) {
 	e := serve.NewEnv(getenv)
@@ -85,7 +83,7 @@ func load(getenv func(string) string) (config, error) {
 		Commit:              int(e.Number("COMMIT_EVENTS", fanout.DefaultGroup, 1, 200)),
 		Commits:             int(e.Number("COMMIT_CONCURRENCY", 1, 1, 32)),
 		TaskConcurrency:     int(e.Number("TASK_CONCURRENCY", fanout.DefaultTaskConcurrency, 1, 1000)),
-		retention:           store.Retention{Payload: e.Duration("PAYLOAD_RETENTION", 0, time.Hour, maxRetention), Row: e.Duration("ROW_RETENTION", 0, time.Hour, maxRetention)},
+		retention:           store.Retention{Payload: e.Duration("PAYLOAD_RETENTION", 0, time.Hour, store.MaxRetention), Row: e.Duration("ROW_RETENTION", 0, time.Hour, store.MaxRetention)},
 	}
 	cfg.tasks = tasks.Config{
 		Project:    cfg.Project,

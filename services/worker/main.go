@@ -27,6 +27,7 @@ func run(ctx context.Context, getenv func(string) string) error {
 	if err != nil {
 		return err
 	}
+	slog.SetDefault(log) // also for what libraries say
 	st, err := store.Open(ctx, cfg.Database, store.Options{Retention: cfg.retention})
 	if err != nil {
 		return err
