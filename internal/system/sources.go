@@ -2,8 +2,11 @@ package system
 
 import (
 	"context"
+	"crypto/ed25519"
 	"crypto/rand"
+	"encoding/base64"
 	"encoding/hex"
+	"strings"
 
 	"github.com/sealpost/sealpost/internal/provider"
 	"github.com/sealpost/sealpost/internal/receive"
@@ -22,7 +25,8 @@ type Source struct {
 	// HMAC are the settings of generic-hmac.
 	HMAC *hmacView `json:"hmac,omitempty"`
 
-	config receive.Source
+	signing string // what provider.Sign takes
+	config  receive.Source
 }
 
 type hmacView struct {
@@ -34,14 +38,24 @@ type hmacView struct {
 	TypeHeader string `json:"type_header"`
 }
 
-// sampleSchemes are those whose secret can be invented here.
-var sampleSchemes = []string{"standard-webhooks", "standard-webhooks-v1a", "svix", "stripe", "github", "shopify", "slack", "generic-hmac"}
+// SampleKeySecret is the secret that holds what a sample source's provider signs
+// with.
+func SampleKeySecret(source string) string { return "sealpost-sample-key-" + source }
+
+// SampleOptions are the options of the sample source of a scheme.
+func SampleOptions(scheme string) provider.Options {
+	if scheme == "generic-hmac" {
+		return provider.Options{HMAC: &provider.HMAC{Header: "X-Signature", Hash: "sha256", Encoding: "hex", Prefix: "sha256=", IDHeader: "X-Event-Id", TypeHeader: "X-Event-Type"}}
+	}
+	return provider.SampleOptions(scheme)
+}
 
 // sampleSources makes one source per scheme, named like it, with fresh secrets that it stores in
 // Secret Manager.
 func sampleSources(ctx context.Context, sm *secrets.Client, project, receiver string) ([]Source, error) {
 	var sources []Source
-	for _, scheme := range sampleSchemes {
+	for _, info := range provider.Schemes() {
+		scheme := info.Name
 		src := Source{Name: scheme, URL: receiver + "/in/" + scheme, Scheme: scheme}
 		if err := src.invent(); err != nil {
 			return nil, err
@@ -54,11 +68,10 @@ func sampleSources(ctx context.Context, sm *secrets.Client, project, receiver st
 		src.config.ID, src.config.Scheme = src.Name, src.Scheme
 		src.config.PublicURL = src.URL
 		src.config.Secrets = []receive.SecretRef{{Name: name, Versions: []int{version}}}
-		value, err := sm.Access(ctx, project, name, version)
-		if err != nil {
+		if _, err := sm.Put(ctx, project, SampleKeySecret(src.Name), []byte(src.signing)); err != nil {
 			return nil, err
 		}
-		src.config.Keys = []provider.Secret{provider.NewSecret(name, version, value)}
+		src.config.Keys = []provider.Secret{provider.NewSecret(name, version, []byte(src.Secret))}
 		sources = append(sources, src)
 	}
 	return sources, nil
@@ -66,31 +79,38 @@ func sampleSources(ctx context.Context, sm *secrets.Client, project, receiver st
 
 // invent makes a secret of the kind that the scheme's provider gives out.
 func (s *Source) invent() error {
+	o := SampleOptions(s.Scheme)
+	s.config.HMAC, s.config.Token, s.config.JWT = o.HMAC, o.Token, o.JWT
+	s.config.WebhookID, s.config.Topics, s.config.VerifyToken = o.WebhookID, o.Topics, o.VerifyToken
+	if h := o.HMAC; h != nil {
+		s.HMAC = &hmacView{h.Header, h.Hash, h.Encoding, h.Prefix, h.IDHeader, h.TypeHeader}
+	}
 	switch s.Scheme {
-	case "standard-webhooks", "svix":
-		secret, err := signing.GenerateSecret(rand.Reader)
-		s.Secret = secret.Reveal()
-		return err
 	case "standard-webhooks-v1a":
 		private, err := signing.GeneratePrivateKey(rand.Reader)
 		if err != nil {
 			return err
 		}
 		s.Secret, s.SigningKey = private.Public().String(), private.Reveal()
+		seed, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(s.SigningKey, "whsk_"))
+		s.signing = hex.EncodeToString(seed[:ed25519.SeedSize])
+		return err
+	case "stripe":
+		text := make([]byte, 24)
+		if _, err := rand.Read(text); err != nil {
+			return err
+		}
+		s.Secret = "whsec_" + hex.EncodeToString(text) // Stripe's is text, not base64
+		s.signing = s.Secret
 		return nil
-	case "generic-hmac":
-		s.HMAC = &hmacView{Header: "X-Signature", Hash: "sha256", Encoding: "hex", Prefix: "sha256=", IDHeader: "X-Event-Id", TypeHeader: "X-Event-Type"}
-		s.config.HMAC = &provider.HMAC{Header: s.HMAC.Header, Hash: s.HMAC.Hash, Encoding: s.HMAC.Encoding, Prefix: s.HMAC.Prefix,
-			IDHeader: s.HMAC.IDHeader, TypeHeader: s.HMAC.TypeHeader}
 	}
-	text := make([]byte, 24)
-	if _, err := rand.Read(text); err != nil {
+	keys, err := provider.SampleKeys(s.Scheme)
+	if err != nil {
 		return err
 	}
-	prefix := ""
-	if s.Scheme == "stripe" {
-		prefix = "whsec_" // Stripe's is text, not base64
+	s.Secret, s.signing = keys.Verification, keys.Signing
+	if keys.Signing != keys.Verification {
+		s.SigningKey = keys.Signing
 	}
-	s.Secret = prefix + hex.EncodeToString(text)
 	return nil
 }

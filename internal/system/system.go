@@ -208,7 +208,7 @@ func (s *System) prepare(ctx context.Context) error {
 	for k, v := range map[string]string{
 		"LOCATION": s.Cloud.Location(), "SPANNER_DATABASE": s.Database, "DISPATCHER_URL": s.URLs[Dispatcher], "INVOKER": invoker,
 		"POOL_QUEUES": strings.Join(topology.PoolQueues(), ","), "KEYSET_SECRET": keysetSecret, "KEYSET_VERSIONS": fmt.Sprint(version),
-		"INBOUND_TOPIC": InboundTopic, "EVENTS_TOPIC": EventsTopic, "EGRESS_POLICY": "dev",
+		"INBOUND_TOPIC": InboundTopic, "RECEIVER_URL": s.URLs[Receiver], "EVENTS_TOPIC": EventsTopic, "EGRESS_POLICY": "dev",
 	} {
 		s.env[k] = v
 	}
@@ -281,7 +281,8 @@ func (s *System) receiver(ctx context.Context, log *slog.Logger) (http.Handler, 
 		defer cancel()
 		return p.Close(ctx)
 	})
-	cfg := receive.Config{Publisher: publisher{p}, Logger: log}
+	fetch, confirm := receive.Guarded(safedial.Policy{})
+	cfg := receive.Config{Publisher: publisher{p}, Logger: log, Fetch: fetch, Confirm: confirm}
 	for _, src := range s.Sources {
 		cfg.Sources = append(cfg.Sources, src.config)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sealpost/sealpost/internal/bus"
 	"github.com/sealpost/sealpost/internal/receive"
+	"github.com/sealpost/sealpost/internal/safedial"
 	"github.com/sealpost/sealpost/internal/serve"
 )
 
@@ -51,7 +52,8 @@ func receiver(ctx context.Context, cfg config, l net.Listener, log *slog.Logger)
 		defer cancel()
 		err = errors.Join(err, p.Close(end))
 	}()
-	rc, err := receive.New(receive.Config{Sources: cfg.Sources, Publisher: publisher{p}, Logger: log, ByteBudget: cfg.ByteBudget, ReadTimeout: cfg.ReadTimeout})
+	fetch, confirm := receive.Guarded(safedial.Policy{})
+	rc, err := receive.New(receive.Config{Fetch: fetch, Confirm: confirm, Sources: cfg.Sources, Publisher: publisher{p}, Logger: log, ByteBudget: cfg.ByteBudget, ReadTimeout: cfg.ReadTimeout})
 	if err != nil {
 		return err
 	}
