@@ -279,10 +279,49 @@ func TestMarkQueueReady(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if !ready("2") {
+	if ready("2") {
+		t.Error("planned while others may not know it yet")
+	}
+	f.clock.move(queueSettle)
+	if !ready("3") {
 		t.Error("a process with an older list does not see it")
 	}
 	if err := f.MarkQueueReady(f.ctx, "default", "none"); !errors.Is(err, ErrNotFound) {
 		t.Errorf("unknown: %v", err)
+	}
+}
+
+// Two processes put the same attempt into the same queue, whatever the one that
+// recorded the attempt before it knew of the endpoint when it began.
+func TestQueueOfAnAttemptIsPlannedOnce(t *testing.T) {
+	t.Parallel()
+	for _, after := range []time.Duration{0, queueSettle - 1, queueSettle, time.Minute} {
+		f := newFixture(t, Options{})
+		f.endpoint("default", "a")
+		key := f.ingest(event("default", "s", "1", "x"))[0].Tasks[0].Key
+		recorder, later := f.open(Options{}), f.open(Options{})
+		claim := func(s *Store) *Claim {
+			c, err := s.Claim(f.ctx, key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c
+		}
+		begun := claim(recorder)
+		if err := f.MarkQueueReady(f.ctx, "default", "a"); err != nil {
+			t.Fatal(err)
+		}
+		f.clock.move(after)
+		rec := f.attempt(begun.Delivery, failing)
+		rec.Queue = begun.Endpoint.QueueRef()
+		out, err := recorder.Record(f.ctx, []AttemptRecord{rec})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.clock.move(time.Hour)
+		own := out[0].Next.InOwnQueue()
+		if again := claim(later).Current; again.Key != out[0].Next.Key || again.InOwnQueue() != own || own != (after >= queueSettle) {
+			t.Errorf("planned %s after its queue served: own queue at first %v, when made anew %v", after, own, again.InOwnQueue())
+		}
 	}
 }

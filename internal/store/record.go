@@ -112,7 +112,28 @@ func (s *Store) recordGroup(ctx context.Context, recs []AttemptRecord) ([]Record
 	for id := range tx.disable {
 		s.cards.forget(id.tenant, id.id)
 	}
-	return tx.out, nil
+	return tx.out, s.refreshQueues(ctx, tx.out)
+}
+
+// refreshQueues looks again whether the endpoints' own queues serve by now, where
+// they did not when the attempts began: that may be a minute ago.
+func (s *Store) refreshQueues(ctx context.Context, recorded []Recorded) error {
+	ids := map[endpointID]bool{}
+	for _, r := range recorded {
+		if n := r.Next; n != nil && n.Queue.ReadyAt.IsZero() {
+			ids[endpointID{n.Key.Tenant, n.Key.Endpoint}] = true
+		}
+	}
+	cards, err := s.cardsOf(ctx, ids)
+	if err != nil {
+		return err
+	}
+	for _, r := range recorded {
+		if n := r.Next; n != nil && n.Queue.ReadyAt.IsZero() {
+			n.Queue = cards[endpointID{n.Key.Tenant, n.Key.Endpoint}].queue()
+		}
+	}
+	return nil
 }
 
 type deliveryID struct {
