@@ -134,7 +134,11 @@ func (s *Store) Claim(ctx context.Context, k webhook.AttemptKey) (*Claim, error)
 
 // delivery reads one row strongly; nil if the tenant has none.
 func (s *Store) delivery(ctx context.Context, tenant string, k webhook.EventKey, endpoint, verb string) (*deliveryRow, error) {
-	r, err := s.client.Single().ReadRowWithOptions(ctx, "Deliveries", spanner.Key{k[:], endpoint}, deliveryColumns, tag(verb))
+	return readDelivery(ctx, s.client.Single(), tenant, k, endpoint, verb)
+}
+
+func readDelivery(ctx context.Context, from rowReader, tenant string, k webhook.EventKey, endpoint, verb string) (*deliveryRow, error) {
+	r, err := from.ReadRowWithOptions(ctx, "Deliveries", spanner.Key{k[:], endpoint}, deliveryColumns, tag(verb))
 	if errors.Is(err, spanner.ErrRowNotFound) {
 		return nil, nil
 	}

@@ -6,7 +6,6 @@ import (
 
 	"cloud.google.com/go/spanner"
 	"github.com/sealpost/sealpost/internal/webhook"
-	"golang.org/x/sync/errgroup"
 )
 
 // EventRow is an event as it is stored, without its body.
@@ -97,23 +96,18 @@ func (s *Store) Expunge(ctx context.Context, tenant string, k webhook.EventKey, 
 // Delivery reads one delivery and all its attempts, oldest first, strongly.
 // [ErrNotFound] if the tenant has none.
 func (s *Store) Delivery(ctx context.Context, tenant string, k webhook.EventKey, endpoint string) (webhook.Delivery, []webhook.Attempt, error) {
-	var row *deliveryRow
+	// One timestamp for all, or the row and its history would disagree.
+	txn := s.client.ReadOnlyTransaction()
+	defer txn.Close()
+	row, err := readDelivery(ctx, txn, tenant, k, endpoint, "delivery")
 	var rows []attemptRow
+	if err == nil && row != nil {
+		rows, err = collect[attemptRow](txn.ReadWithOptions(ctx, "Attempts", spanner.Key{k[:], endpoint}.AsPrefix(), attemptColumns, tag("attempts")))
+	}
 	var expired map[webhook.EventKey]bool
-	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() (err error) {
-		row, err = s.delivery(gctx, tenant, k, endpoint, "delivery")
-		return err
-	})
-	g.Go(func() (err error) {
-		rows, err = collect[attemptRow](s.client.Single().ReadWithOptions(gctx, "Attempts", spanner.Key{k[:], endpoint}.AsPrefix(), attemptColumns, tag("attempts")))
-		return err
-	})
-	g.Go(func() (err error) {
-		expired, err = s.expiredEvents(gctx, spanner.StrongRead(), []spanner.Key{{k[:]}})
-		return err
-	})
-	err := g.Wait()
+	if err == nil && row != nil {
+		expired, err = s.expiredEvents(ctx, txn, []spanner.Key{{k[:]}})
+	}
 	if err == nil && (row == nil || expired[k]) {
 		err = ErrNotFound
 	}
@@ -127,9 +121,14 @@ func (s *Store) Delivery(ctx context.Context, tenant string, k webhook.EventKey,
 	return row.delivery(), attempts, nil
 }
 
+// reader is a read-only transaction of either kind.
+type reader interface {
+	ReadWithOptions(ctx context.Context, table string, keys spanner.KeySet, columns []string, opts *spanner.ReadOptions) *spanner.RowIterator
+}
+
 // expiredEvents tells which of the events are out of retention.
-func (s *Store) expiredEvents(ctx context.Context, bound spanner.TimestampBound, keys []spanner.Key) (map[webhook.EventKey]bool, error) {
-	rows, err := collect[eventRow](s.client.Single().WithTimestampBound(bound).ReadWithOptions(ctx, "Events", spanner.KeySetFromKeys(keys...),
+func (s *Store) expiredEvents(ctx context.Context, r reader, keys []spanner.Key) (map[webhook.EventKey]bool, error) {
+	rows, err := collect[eventRow](r.ReadWithOptions(ctx, "Events", spanner.KeySetFromKeys(keys...),
 		[]string{"EventKey", "ExpireAt"}, tag("expiry")))
 	out := map[webhook.EventKey]bool{}
 	for _, r := range rows {

@@ -197,7 +197,7 @@ func (s *Store) deliveriesAt(ctx context.Context, f DeliveryFilter, entries []in
 		return err
 	})
 	g.Go(func() (err error) {
-		expired, err = s.expiredEvents(gctx, s.listBound(), events)
+		expired, err = s.expiredEvents(gctx, s.client.Single().WithTimestampBound(s.listBound()), events)
 		return err
 	})
 	if err := g.Wait(); err != nil {
@@ -236,7 +236,7 @@ func (s *Store) deliveriesOf(ctx context.Context, f DeliveryFilter, scope string
 	if err != nil || len(rows) == 0 {
 		return nil, next, err
 	}
-	expired, err := s.expiredEvents(ctx, s.listBound(), []spanner.Key{{k}})
+	expired, err := s.expiredEvents(ctx, s.client.Single().WithTimestampBound(s.listBound()), []spanner.Key{{k}})
 	if err != nil || expired[f.Event] {
 		return nil, "", err
 	}
