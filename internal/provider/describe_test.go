@@ -8,26 +8,32 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write testdata/schemes.md")
+var update = flag.Bool("update", false, "write the README's table of schemes")
 
+// The README's table is what the code says.
 func TestTableOfSchemes(t *testing.T) {
 	t.Parallel()
-	const file = "testdata/schemes.md"
-	var got bytes.Buffer
-	if err := WriteTable(&got); err != nil {
+	const file, begin, end = "../../README.md", "<!-- schemes -->\n", "<!-- /schemes -->"
+	var table bytes.Buffer
+	if err := WriteTable(&table); err != nil {
 		t.Fatal(err)
 	}
-	if *update {
-		if err := os.WriteFile(file, got.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
+	readme, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !bytes.Equal(got.Bytes(), want) {
-		t.Errorf("%s is not what the table says; write it with go test -run TableOfSchemes -update", file)
+	before, rest, ok := strings.Cut(string(readme), begin)
+	_, after, ok2 := strings.Cut(rest, end)
+	if !ok || !ok2 {
+		t.Fatalf("%s has no place for the table of schemes", file)
+	}
+	want := before + begin + table.String() + end + after
+	if *update {
+		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if want != string(readme) {
+		t.Errorf("%s: the table of schemes is not what the code says; write it with go test ./internal/provider -run TableOfSchemes -update", file)
 	}
 }
 
