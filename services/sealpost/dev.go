@@ -115,18 +115,19 @@ func (c *cli) introduce(w io.Writer, info devInfo, took time.Duration) {
 	for _, row := range [][2]string{{"console", info.Console}, {"receiver", info.Receiver}, {"worker", info.Worker}, {"dispatcher", info.Dispatcher}} {
 		fmt.Fprintf(w, "  %-12s %s\n", row[0], row[1])
 	}
-	fmt.Fprintf(w, "\nSample sources (POST, signed with the secret):\n")
+	fmt.Fprintf(w, "\nA sample source per scheme at %s/in/SCHEME; 'sealpost trigger --scheme SCHEME' posts a signed\nsample to it, and --json shows every secret:\n", info.Receiver)
+	line := " "
 	for _, name := range slices.Sorted(maps.Keys(info.Sources)) {
-		src := info.Sources[name]
-		key := src.Secret
-		if src.SigningKey != "" {
-			key = src.SigningKey
+		if len(line)+len(name) > 90 {
+			fmt.Fprintln(w, line)
+			line = " "
 		}
-		fmt.Fprintf(w, "  %-22s %s  %s\n", name, src.URL, key)
+		line += " " + name
 	}
+	fmt.Fprintln(w, line)
 	fmt.Fprintf(w, "\nFor a second terminal:\n  export %s\n", exports(info.Env))
 	if self, err := os.Executable(); err == nil && !strings.Contains(self, "go-build") {
-		fmt.Fprintf(w, "  %s events list\n", self)
+		fmt.Fprintf(w, "  alias sealpost=%s\n  sealpost trigger --scheme github; sealpost events list\n", self)
 	}
 	fmt.Fprintln(w)
 }
