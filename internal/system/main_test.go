@@ -102,7 +102,7 @@ func start(t *testing.T, o system.Options) *rig {
 	must(t, err)
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("the system's log:\n%s", r.logs.tail(60))
+			t.Logf("what went wrong in the system:\n%s", r.logs.faults())
 		}
 		if err := r.Close(); err != nil {
 			t.Errorf("close the system: %v", err)
@@ -289,7 +289,7 @@ type customer struct {
 
 	mu   sync.Mutex
 	got  []request
-	next func(n int) int // the status to answer the nth request with
+	next func(n int) int
 }
 
 type request struct {
@@ -297,7 +297,8 @@ type request struct {
 	body   []byte
 }
 
-// newCustomer answers the nth request with next(n); nil means 200.
+// newCustomer answers the nth request with one webhook-id with the status next(n);
+// nil means 200.
 func newCustomer(t *testing.T, next func(n int) int) *customer {
 	t.Helper()
 	c := &customer{next: next}
@@ -310,7 +311,12 @@ func newCustomer(t *testing.T, next func(n int) int) *customer {
 		}
 		c.mu.Lock()
 		c.got = append(c.got, request{r.Header.Clone(), body})
-		n := len(c.got)
+		n := 0
+		for _, q := range c.got {
+			if q.header.Get("Webhook-Id") == r.Header.Get("Webhook-Id") {
+				n++
+			}
+		}
 		c.mu.Unlock()
 		if c.next != nil {
 			w.WriteHeader(c.next(n))
@@ -321,7 +327,7 @@ func newCustomer(t *testing.T, next func(n int) int) *customer {
 	return c
 }
 
-// failing answers the first n requests with 500.
+// failing answers the first n requests with one webhook-id with 500.
 func failing(n int) func(int) int {
 	return func(i int) int {
 		if i <= n {
@@ -405,10 +411,12 @@ func (l *logs) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func (l *logs) tail(n int) string {
+// faults are the last lines that are more than information.
+func (l *logs) faults() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return strings.Join(l.lines[max(0, len(l.lines)-n):], "")
+	lines := slices.DeleteFunc(slices.Clone(l.lines), func(line string) bool { return strings.Contains(line, `"level":"INFO"`) })
+	return strings.Join(lines[max(0, len(lines)-20):], "")
 }
 
 // count is the number of lines whose fields have these values.

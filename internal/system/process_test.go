@@ -203,7 +203,7 @@ func run(t *testing.T, cmd *exec.Cmd) *process {
 	return p
 }
 
-func tail(s string) string { return s[max(0, len(s)-8000):] }
+func tail(s string) string { return s[max(0, len(s)-2000):] }
 
 // ended waits for the process's own end.
 func (p *process) ended(within time.Duration) {
@@ -226,9 +226,10 @@ func (p *process) killed() {
 	}
 }
 
-// stop asks the process to end and holds it to doing so in time and with exit 0.
+// stop asks the service to end and holds it to doing so in time and with exit 0.
 func (p *process) stop(sig os.Signal, within time.Duration) {
 	p.t.Helper()
+	p.serving()
 	must(p.t, p.cmd.Process.Signal(sig))
 	p.ended(within)
 	if p.err != nil {
@@ -279,6 +280,14 @@ func (r *rig) serve(service string, env map[string]string) *process {
 	cmd := exec.Command(binary(r.t, service))
 	cmd.Env = environ(r.Env(), map[string]string{"HOST": "127.0.0.1", "PORT": "0"}, env)
 	p := run(r.t, cmd)
+	p.serving()
+	eventually(r.t, func() error { return ready(p.url) })
+	return p
+}
+
+// serving waits until the service says where it serves.
+func (p *process) serving() {
+	p.t.Helper()
 	p.line(func(line string) bool {
 		var start struct{ Event, Address string }
 		if json.Unmarshal([]byte(line), &start) != nil || start.Event != "start" {
@@ -287,8 +296,6 @@ func (r *rig) serve(service string, env map[string]string) *process {
 		p.url = "http://" + start.Address
 		return true
 	})
-	eventually(r.t, func() error { return ready(p.url) })
-	return p
 }
 
 func ready(base string) error {
