@@ -34,7 +34,7 @@ import (
 // are re-opened then or their tasks are among those that ought to exist.
 
 const (
-	maxReopenings = 100
+	maxReopenings = 50
 	// reopenChunk bounds the deliveries of one transaction.
 	reopenChunk = 400
 )
