@@ -15,6 +15,7 @@
 // An event travels in binary mode of the Pub/Sub binding for CloudEvents
 // (https://github.com/googleapis/google-cloudevents/blob/main/docs/spec/pubsub.md):
 // the payload is the message's data, everything else an attribute. The topics of
-// inbound and of published events are told apart by the subscription, never by
-// what a message says of itself: see [DecodeInbound] and [DecodeEvent].
+// inbound and of published events, and those that a provider publishes to itself,
+// are told apart by the subscription, never by what a message says of itself: see
+// [DecodeInbound], [DecodeEvent] and [DecodeDirect].
 package bus

@@ -143,6 +143,7 @@ func sameEvent(t *testing.T, got, want webhook.Event) {
 		{"body", string(got.Body), string(want.Body)}, {"hash", got.BodyHash, want.BodyHash},
 		{"occurred", got.OccurredAt, want.OccurredAt}, {"received", got.ReceivedAt, want.ReceivedAt}, {"receipt", got.Receipt, want.Receipt},
 		{"rejection", got.Rejection, want.Rejection}, {"number of headers", len(got.Headers), len(want.Headers)},
+		{"unsigned id", got.UnsignedID, want.UnsignedID}, {"refusal of replays", got.RefuseReplay, want.RefuseReplay},
 	} {
 		if f.got != f.want {
 			t.Errorf("%s is %v, want %v", f.name, f.got, f.want)

@@ -38,6 +38,12 @@ func inboundAttributes(ev *webhook.Event, scheme string) (map[string]string, err
 	}
 	putTime(attrs, attrTime, ev.OccurredAt)
 	putTime(attrs, attrReceived, ev.ReceivedAt)
+	if ev.UnsignedID {
+		attrs[attrUnsigned] = unsignedYes
+		if ev.RefuseReplay {
+			attrs[attrOnReplay] = onReplayRefuse
+		}
+	}
 	return attrs, putHeaders(attrs, ev.Headers)
 }
 
@@ -86,7 +92,9 @@ func DecodeInbound(m Message) (webhook.Event, error) {
 		OccurredAt:  parseTime(a[attrTime]),
 		ReceivedAt:  firstTime(parseTime(a[attrReceived]), m.PublishTime),
 		Receipt:     a[attrReceipt],
+		UnsignedID:  a[attrUnsigned] == unsignedYes,
 	}
+	ev.RefuseReplay = ev.UnsignedID && a[attrOnReplay] == onReplayRefuse
 	if ev.Source == "" {
 		return webhook.Event{}, refuse(CodeBadSource, "message names no source")
 	}

@@ -53,8 +53,12 @@ const (
 	attrReceived = "sealpost-received"
 	attrReceipt  = "sealpost-receipt"
 	attrHeaders  = "sealpost-headers-" // followed by 0, 1, …
+	attrUnsigned = "sealpost-unsigned-id"
+	attrOnReplay = "sealpost-on-replay"
 
-	kindCounts = "counts"
+	kindCounts     = "counts"
+	unsignedYes    = "1"
+	onReplayRefuse = "refuse"
 )
 
 // Message is one message as a subscription delivers it.

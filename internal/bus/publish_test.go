@@ -109,6 +109,9 @@ func TestPublishInboundRoundTrip(t *testing.T) {
 		{"only what must be", func(e *webhook.Event) {
 			*e = webhook.Event{Tenant: "default", Source: "s", PublisherID: "1", Type: "t", ReceivedAt: e.ReceivedAt, Receipt: "r"}
 		}, nil},
+		{"an id that nobody signed", func(e *webhook.Event) { e.UnsignedID = true }, nil},
+		{"whose replays are refused", func(e *webhook.Event) { e.UnsignedID, e.RefuseReplay = true, true }, nil},
+		{"a refusal without its reason", func(e *webhook.Event) { e.RefuseReplay = true }, func(e *webhook.Event) { e.RefuseReplay = false }},
 		{"25 MB that compress", func(e *webhook.Event) { e.Body = bytes.Repeat([]byte("{\"x\": 1.0}\n"), 25<<20/11) }, nil},
 		{"the largest body that does not compress", func(e *webhook.Event) { e.Headers, e.Body = nil, noise(bus.MaxMessageBytes-512) }, nil},
 		{"id that must be hashed", func(e *webhook.Event) { e.PublisherID = strings.Repeat("x", 513) }, func(e *webhook.Event) { e.PublisherID = webhook.CanonicalID(e.PublisherID) }},

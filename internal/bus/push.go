@@ -91,8 +91,8 @@ type envelope struct {
 
 // DecodePush makes a push request a message. With a message id among the headers
 // it is an unwrapped one: the body is the data, and the attributes are those of
-// the request's headers that Sealpost knows (ce-*, sealpost-*, content-type,
-// tenant, ordering_key and trace context; Pub/Sub mixes attributes with the
+// the request's headers that Sealpost knows (ce-*, sealpost-*, x-shopify-*,
+// shopify-*, content-type, tenant, ordering_key and trace context; Pub/Sub mixes attributes with the
 // transport's own headers). Otherwise it is a wrapped one. Anything else is an
 // [EnvelopeError]; so is a wrapped message with neither id, data nor attributes.
 // An unreadable publish time counts as not given.
@@ -148,7 +148,12 @@ func isOurs(key string) bool {
 	case attrContentType, attrTenant, attrOrdering, "traceparent", "tracestate":
 		return true
 	}
-	return strings.HasPrefix(key, "ce-") || strings.HasPrefix(key, "sealpost-")
+	for _, prefix := range []string{"ce-", "sealpost-", "x-shopify-", "shopify-"} {
+		if strings.HasPrefix(key, prefix) {
+			return true
+		}
+	}
+	return false
 }
 
 func first(values ...string) string {

@@ -60,7 +60,7 @@ func TestDecodePushUnwrapped(t *testing.T) {
 	for k, v := range map[string]string{
 		"x-goog-pubsub-message-id": "9", "x-goog-pubsub-subscription-name": "projects/p/subscriptions/u",
 		"x-goog-pubsub-publish-time": "2021-11-16T19:21:09.107Z", "x-goog-pubsub-ordering-key": "ok", "x-goog-pubsub-delivery-attempt": "3",
-		"ce-id": "1", "ce-type": "a.b", "content-type": "text/plain", "tenant": "acme", "ordering_key": "k", "sealpost-headers-0": "[]",
+		"ce-id": "1", "ce-type": "a.b", "content-type": "text/plain", "tenant": "acme", "ordering_key": "k", "sealpost-headers-0": "[]", "X-Shopify-Topic": "orders/create", "Shopify-Topic": "orders/edit",
 		"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
 		"User-Agent":  "APIs-Google", "Authorization": "Bearer secret", "Accept": "*/*", "X-Forwarded-For": "1.2.3.4",
 	} {
@@ -73,7 +73,7 @@ func TestDecodePushUnwrapped(t *testing.T) {
 	}
 	sameMessage(t, got, bus.Message{
 		ID: "9", Subscription: "projects/p/subscriptions/u", Data: []byte(body), PublishTime: time.Date(2021, 11, 16, 19, 21, 9, 107e6, time.UTC), OrderingKey: "ok", DeliveryAttempt: 3,
-		Attributes: attrs("ce-id", "1", "ce-type", "a.b", "content-type", "text/plain", "tenant", "acme", "ordering_key", "k", "sealpost-headers-0", "[]", "traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+		Attributes: attrs("ce-id", "1", "ce-type", "a.b", "content-type", "text/plain", "tenant", "acme", "ordering_key", "k", "sealpost-headers-0", "[]", "x-shopify-topic", "orders/create", "shopify-topic", "orders/edit", "traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
 	})
 }
 

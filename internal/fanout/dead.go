@@ -14,7 +14,7 @@ import (
 // that is done, the message is done with.
 func (in *Ingester) bury(ctx context.Context, m bus.Message, kind Kind, why *bus.DecodeError) error {
 	err := in.o.Store.PutDeadMessages(ctx, []store.DeadMessage{{
-		Tenant:           m.Tenant(),
+		Tenant:           in.tenant(m, kind),
 		Topic:            in.o.Topics[kind],
 		Subscription:     m.Subscription,
 		MessageID:        m.ID,
@@ -32,11 +32,19 @@ func (in *Ingester) bury(ctx context.Context, m bus.Message, kind Kind, why *bus
 		slog.String("event", "dead_message"),
 		slog.String("topic", in.o.Topics[kind]),
 		slog.String("message_id", m.ID),
-		slog.String("tenant", m.Tenant()),
+		slog.String("tenant", in.tenant(m, kind)),
 		slog.String("reason", string(why.Reason)),
 		slog.String("detail", why.Detail),
 		slog.Int("bytes", len(m.Data)))
 	return nil
+}
+
+// tenant is whose the message says it is, or its source, which knows better.
+func (in *Ingester) tenant(m bus.Message, kind Kind) string {
+	if source, ok := in.direct[kind]; ok {
+		return source.Tenant
+	}
+	return m.Tenant()
 }
 
 // BuryEnvelope stores a push request that holds no message: once, however often

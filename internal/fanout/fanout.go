@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -19,11 +20,16 @@ import (
 // says it, never the message.
 type Kind string
 
-// Kinds.
+// Kinds. There is one more for each of Options.Direct: see [Direct].
 const (
 	Inbound Kind = "inbound" // what the receiver verified, and its counts
 	Events  Kind = "events"  // what the team's own systems publish
 )
+
+const directPrefix = "direct/"
+
+// Direct is the kind of what the provider of a direct source publishes itself.
+func Direct(source string) Kind { return Kind(directPrefix + source) }
 
 // Steps at which Options.Step is called, in order. Tests stop there to show that
 // a crash loses nothing.
@@ -46,12 +52,14 @@ const (
 type Options struct {
 	Store *store.Store
 	Queue *tasks.Queue
+	// Direct are the sources whose providers publish to Pub/Sub themselves.
+	Direct []bus.DirectSource
 	// Schemas of event types; nil checks nothing.
 	Schemas *Schemas
 	Log     *slog.Logger     // nil discards
 	Now     func() time.Time // nil = time.Now
 	// Topics by the last part of their names, for dead messages; default
-	// "sealpost-inbound" and "sealpost-events".
+	// "sealpost-inbound" and "sealpost-events", and "direct/" and the source's id.
 	Topics map[Kind]string
 
 	// Group and GroupBytes bound the events that share one commit, and Commits how
@@ -81,6 +89,7 @@ type Ingester struct {
 	slots  *semaphore.Weighted // of tasks being created
 	bytes  *semaphore.Weighted // of push bodies held
 	bodies *semaphore.Weighted // of payloads unpacked
+	direct map[Kind]bus.DirectSource
 }
 
 // New makes an Ingester.
@@ -92,6 +101,11 @@ func New(o Options) *Ingester {
 		o.Now = time.Now
 	}
 	topics := map[Kind]string{Inbound: "sealpost-inbound", Events: "sealpost-events"}
+	direct := map[Kind]bus.DirectSource{}
+	for _, s := range o.Direct {
+		k := Direct(s.ID)
+		direct[k], topics[k] = s, string(k)
+	}
 	for k, v := range o.Topics {
 		topics[k] = v
 	}
@@ -110,6 +124,7 @@ func New(o Options) *Ingester {
 		slots:  semaphore.NewWeighted(int64(o.TaskConcurrency)),
 		bytes:  semaphore.NewWeighted(o.ByteBudget),
 		bodies: semaphore.NewWeighted(o.ByteBudget),
+		direct: direct,
 	}
 }
 
@@ -144,7 +159,7 @@ func (in *Ingester) Handle(ctx context.Context, m bus.Message, kind Kind) error 
 		}
 		defer in.bodies.Release(size)
 	}
-	ev, err := decode(m, kind)
+	ev, err := in.decode(m, kind)
 	if refused := (*bus.DecodeError)(nil); errors.As(err, &refused) {
 		return in.bury(ctx, m, kind, refused)
 	} else if err != nil {
@@ -165,12 +180,15 @@ func (in *Ingester) Handle(ctx context.Context, m bus.Message, kind Kind) error 
 	return nil
 }
 
-func decode(m bus.Message, kind Kind) (webhook.Event, error) {
+func (in *Ingester) decode(m bus.Message, kind Kind) (webhook.Event, error) {
 	switch kind {
 	case Inbound:
 		return bus.DecodeInbound(m)
 	case Events:
 		return bus.DecodeEvent(m)
+	}
+	if source, ok := in.direct[kind]; ok {
+		return bus.DecodeDirect(m, source)
 	}
 	return webhook.Event{}, fmt.Errorf("unknown kind of message %q", kind)
 }
@@ -258,6 +276,8 @@ func (in *Ingester) log(ctx context.Context, m bus.Message, ev *webhook.Event, d
 		slog.String("state", string(d.State)),
 		slog.Bool("duplicate", d.Duplicate),
 		slog.Bool("redelivery", d.Redelivery),
+		slog.Int("reopened", d.Reopened),
+		slog.Bool("suspected_replay", slices.Contains(d.Flags, webhook.FlagSuspectedReplay)),
 		slog.Int("deliveries", d.tasks),
 		slog.Float64("ms", float64(took.Microseconds())/1000),
 		slog.Float64("age_ms", float64(in.o.Now().Sub(ev.ReceivedAt).Microseconds())/1000),

@@ -12,6 +12,8 @@ import (
 const (
 	InboundPath = "/push/inbound"
 	EventsPath  = "/push/events"
+	// DirectPath is followed by the id of a direct source.
+	DirectPath = "/push/direct/"
 )
 
 // Routes are the push endpoints. The caller puts authentication and health checks
@@ -26,6 +28,9 @@ func (in *Ingester) Routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("POST "+InboundPath, in.push(Inbound))
 	mux.Handle("POST "+EventsPath, in.push(Events))
+	for kind, source := range in.direct {
+		mux.Handle("POST "+DirectPath+source.ID, in.push(kind))
+	}
 	return mux
 }
 

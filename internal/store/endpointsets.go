@@ -2,6 +2,8 @@ package store
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,6 +18,15 @@ const maxCachedEndpoints = 100_000
 type endpointSet struct {
 	version   int64
 	endpoints []webhook.Endpoint
+}
+
+// byID gives an endpoint of the set; nil if it has none of that id.
+func (s *endpointSet) byID(id string) *webhook.Endpoint {
+	i, ok := slices.BinarySearchFunc(s.endpoints, id, func(e webhook.Endpoint, id string) int { return strings.Compare(e.ID, id) })
+	if !ok {
+		return nil
+	}
+	return &s.endpoints[i]
 }
 
 // setCache remembers the newest set seen per tenant. A set counts only where the

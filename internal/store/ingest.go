@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"cloud.google.com/go/spanner"
@@ -17,6 +18,10 @@ type Ingested struct {
 	// call of ours committed without our learning of it.
 	Duplicate  bool
 	Redelivery bool
+	// Reopened is how many dead deliveries this repeat re-opened. Of several repeats
+	// of an event in one group, the first says it for all.
+	Reopened int
+	Flags    []string // of the event
 	// Tasks are the deliveries that may still lack a task. For a duplicate, those
 	// are all that are scheduled: whoever stored the event first may have stopped
 	// before making them.
@@ -55,7 +60,12 @@ func prepare(e *webhook.Event) (prepared, error) {
 // exist. An endpoint whose creation was committed before an event's commit is
 // always considered for it. Two equal keys in one group are an event and its
 // duplicate. A duplicate is counted once per receipt, and not at all where the
-// receipt is the first's.
+// receipt is the first's (receipts that alternate are counted each time: only the
+// latest is remembered).
+//
+// A repeat by a provider, that is a duplicate with another receipt from a
+// configured inbound source, also re-opens what is dead: see reopen.go. An event
+// whose id nobody signed is compared by its body with earlier ones: see replay.go.
 //
 // An event that breaks a limit or lacks a field fails the call with [ErrTooLarge]
 // or [ErrInvalid], naming the event, before anything is written.
@@ -83,7 +93,7 @@ func (s *Store) Ingest(ctx context.Context, events []webhook.Event) ([]Ingested,
 func (s *Store) ingestGroup(ctx context.Context, events []prepared) ([]Ingested, error) {
 	var tx *ingestion
 	at, err := s.write(ctx, "ingest", func(ctx context.Context, txn *spanner.ReadWriteTransaction) error {
-		tx = &ingestion{store: s, now: s.clock(), known: map[webhook.EventKey]*knownEvent{}}
+		tx = &ingestion{store: s, now: s.clock(), known: map[webhook.EventKey]*knownEvent{}, repeats: map[webhook.EventKey][]repeat{}}
 		if err := tx.read(ctx, txn, events); err != nil {
 			return err
 		}
@@ -100,7 +110,11 @@ func (s *Store) ingestGroup(ctx context.Context, events []prepared) ([]Ingested,
 	for tenant, set := range tx.fresh {
 		s.sets.put(tenant, set)
 	}
-	return tx.results(ctx, at)
+	reopened, at, err := s.reopen(ctx, tx.repeats, at)
+	if err != nil {
+		return nil, err
+	}
+	return tx.results(ctx, at, reopened)
 }
 
 // ingestion is one run of one ingest transaction.
@@ -111,6 +125,9 @@ type ingestion struct {
 	sets  map[string]*endpointSet
 	fresh map[string]*endpointSet
 	out   []Ingested
+
+	bodies  bodies
+	repeats map[webhook.EventKey][]repeat // of events that were stored before
 
 	inserts            []*spanner.Mutation
 	cost, size, fanned int
@@ -134,7 +151,7 @@ func (tx *ingestion) read(ctx context.Context, txn *spanner.ReadWriteTransaction
 		}
 	}
 	rows, err := collect[eventRow](txn.ReadWithOptions(ctx, "Events", spanner.KeySetFromKeys(keys...),
-		[]string{"EventKey", "Receipt", "State", "Duplicates", "LastDuplicateReceipt", "FanoutAfter"}, tag("ingest-keys")))
+		[]string{"EventKey", "Receipt", "State", "Duplicates", "LastDuplicateReceipt", "FanoutAfter", "Flags"}, tag("ingest-keys")))
 	if err != nil {
 		return err
 	}
@@ -147,7 +164,10 @@ func (tx *ingestion) read(ctx context.Context, txn *spanner.ReadWriteTransaction
 			tenants[e.Tenant] = true
 		}
 	}
-	tx.sets, tx.fresh, err = tx.store.readSets(ctx, txn, tenants)
+	if tx.sets, tx.fresh, err = tx.store.readSets(ctx, txn, tenants); err != nil {
+		return err
+	}
+	tx.bodies, err = readBodies(ctx, txn, events, tx.known)
 	return err
 }
 
@@ -161,18 +181,28 @@ func (tx *ingestion) add(p *prepared) bool {
 		tx.duplicate(p.event, k)
 		return true
 	}
+	replay := tx.bodies.replayed(p.event, tx.store.retention.Row, tx.now)
+	rejection := p.event.Rejection
+	if rejection == "" && replay != nil && p.event.RefuseReplay {
+		rejection = fmt.Sprintf("suspected replay: the body came before, as %s", replay.event)
+	}
 	var matched []*webhook.Endpoint
-	if p.event.Rejection == "" {
+	if rejection == "" {
 		matched = tx.store.matching(p.event, tx.sets[p.event.Tenant], "")
 	}
 	chunk := min(len(matched), tx.store.chunk)
-	cost := costEvent + costPayload + chunk*costDelivery
+	cost := costEvent + costPayload + costReplay + chunk*costDelivery
 	size := p.size() + chunk*sizeDelivery
 	if len(tx.out) > 0 && (tx.cost+cost > maxMutations || tx.size+size > maxCommitBytes || tx.fanned+len(matched) > tx.store.chunk) {
 		return false
 	}
 	tx.cost, tx.size, tx.fanned = tx.cost+cost, tx.size+size, tx.fanned+chunk
-	tx.insert(p, matched, chunk)
+	k := tx.insert(p, matched, chunk, rejection)
+	if replay != nil {
+		k.row.Flags = []string{webhook.FlagSuspectedReplay}
+	}
+	tx.inserts = append(tx.inserts, tx.bodies.remember(p.event, tx.known)...)
+	tx.out = append(tx.out, Ingested{Key: p.event.Key, State: webhook.EventState(k.row.State), Flags: k.row.Flags, Tasks: k.tasks, More: k.row.FanoutAfter.Valid})
 	return true
 }
 
@@ -187,16 +217,21 @@ func (tx *ingestion) duplicate(e *webhook.Event, k *knownEvent) {
 		}
 		k.counted = true
 	}
+	if !redelivery && !k.inserted && webhook.ProviderSource(e.Source) {
+		tx.repeats[e.Key] = append(tx.repeats[e.Key], repeat{tenant: e.Tenant, receipt: e.Receipt, at: e.ReceivedAt})
+	}
 	tx.out = append(tx.out, Ingested{Key: e.Key, State: webhook.EventState(k.row.State), Duplicate: true, Redelivery: redelivery,
-		Tasks: k.tasks, More: k.row.FanoutAfter.Valid})
+		Flags: k.row.Flags, Tasks: k.tasks, More: k.row.FanoutAfter.Valid})
 }
 
-func (tx *ingestion) insert(p *prepared, matched []*webhook.Endpoint, chunk int) {
+// insert plans the rows of a new event.
+func (tx *ingestion) insert(p *prepared, matched []*webhook.Endpoint, chunk int, rejection string) *knownEvent {
 	e := p.event
 	k := &knownEvent{row: *newEventRow(e, p.headers), inserted: true}
 	tx.known[e.Key] = k
+	k.row.Rejection = clip(rejection, 4096)
 	switch {
-	case e.Rejection != "":
+	case rejection != "":
 		k.row.State = string(webhook.EventRejected)
 	case len(matched) == 0:
 		k.row.State = string(webhook.EventUnmatched)
@@ -216,7 +251,7 @@ func (tx *ingestion) insert(p *prepared, matched []*webhook.Endpoint, chunk int)
 	var deliveries []*spanner.Mutation
 	deliveries, k.tasks = fanOut(e, matched[:chunk], tx.now)
 	tx.inserts = append(tx.inserts, deliveries...)
-	tx.out = append(tx.out, Ingested{Key: e.Key, State: webhook.EventState(k.row.State), Tasks: k.tasks, More: k.row.FanoutAfter.Valid})
+	return k
 }
 
 // mutations are the whole commit, parents before their children.
@@ -236,8 +271,8 @@ func (tx *ingestion) mutations() []*spanner.Mutation {
 }
 
 // results completes the duplicates of events that were there before: their tasks
-// are read as of the commit, after it, so that the reads hold no locks.
-func (tx *ingestion) results(ctx context.Context, at time.Time) ([]Ingested, error) {
+// are read as of the last commit, after it, so that the reads hold no locks.
+func (tx *ingestion) results(ctx context.Context, at time.Time, reopened map[webhook.EventKey]int) ([]Ingested, error) {
 	var old []webhook.EventKey
 	for key, k := range tx.known {
 		if !k.inserted {
@@ -251,6 +286,10 @@ func (tx *ingestion) results(ctx context.Context, at time.Time) ([]Ingested, err
 	for i := range tx.out {
 		if r := &tx.out[i]; !tx.known[r.Key].inserted {
 			r.Tasks = tasks[r.Key]
+			if !r.Redelivery {
+				r.Reopened = reopened[r.Key]
+				delete(reopened, r.Key)
+			}
 		}
 	}
 	return tx.out, nil

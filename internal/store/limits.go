@@ -22,8 +22,8 @@ const (
 	// ours takes in (25 MB).
 	maxBody = 64 << 20
 	// defaultMaxEndpoints keeps an event and its deliveries deletable: each closed
-	// delivery has three index entries, and 10,000 of them stay below half of the
-	// mutations that the deletion's one commit may have.
+	// delivery has at most four index entries, and 10,000 of them with their entries
+	// stay below two thirds of the mutations that the deletion's one commit may have.
 	defaultMaxEndpoints = 10_000
 )
 
@@ -31,15 +31,21 @@ const (
 // and the index entries touched; here an index entry counts as many as it has
 // columns, which is never less. A test recomputes these from the DDL.
 const (
-	costEvent     = 24 + 15
+	costEvent     = 27 + 18
 	costPayload   = 4
-	costDelivery  = 20 + 44
+	costDelivery  = 20 + 49
 	costDuplicate = 4
+	// costReplay is the index entry that an event of unsigned id takes from an
+	// earlier one: that row's update, and the entry's removal.
+	costReplay = 2 + 3
+	// costReopen is the update of a delivery with all its index entries removed and
+	// written anew.
+	costReopen = costDelivery + 49
 	// costRecord is one recorded attempt: its row, the delivery's update with all
 	// its index entries removed and written anew, and the closing of the event.
-	costRecord = 18 + costDelivery + 44 + 8
+	costRecord = 18 + costDelivery + 49 + 8
 
-	maxChunk = (maxMutations - costEvent - costPayload) / costDelivery
+	maxChunk = (maxMutations - costEvent - costPayload - costReplay) / costDelivery
 )
 
 // Sizes in bytes that the commit estimate adds for one row and its index entries.

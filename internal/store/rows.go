@@ -38,6 +38,9 @@ type eventRow struct {
 	FanoutAfter          spanner.NullString
 	ExpungedAt           spanner.NullTime
 	ExpireAt             spanner.NullTime
+	Flags                []string
+	ReopenedBy           []string
+	ReplayKey            []byte
 }
 
 type payloadRow struct {

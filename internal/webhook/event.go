@@ -18,7 +18,7 @@ type EventState string
 const (
 	EventAccepted  EventState = "accepted"  // has deliveries
 	EventUnmatched EventState = "unmatched" // no endpoint subscribes
-	EventRejected  EventState = "rejected"  // breaks its type's schema
+	EventRejected  EventState = "rejected"  // breaks its type's schema, or is a replay that its source refuses
 )
 
 // Event is one thing that happened, as its publisher sent it. Body holds the
@@ -44,7 +44,21 @@ type Event struct {
 	// Rejection, when not empty, says how the event breaks its type's schema: it
 	// is stored as rejected and delivered to nobody.
 	Rejection string
+	// UnsignedID says that the provider's signature covers the body but not the id
+	// (GitHub, Shopify): whoever holds one authentic request can send its body again
+	// under any id. Such an event is compared by its body with earlier ones of its
+	// source and tenant, see [FlagSuspectedReplay]. Neither this nor RefuseReplay is
+	// kept once the event is stored.
+	UnsignedID bool
+	// RefuseReplay makes a suspected replay a rejected event. Without UnsignedID it
+	// means nothing.
+	RefuseReplay bool
 }
+
+// FlagSuspectedReplay marks an event whose signature does not cover its id and
+// whose body came before, within the retention, under another id from the same
+// source and tenant. Some providers do send equal bodies, so it is a suspicion.
+const FlagSuspectedReplay = "suspected_replay"
 
 // Seal fills Key and BodyHash from the other fields.
 func (e *Event) Seal() {

@@ -95,6 +95,10 @@ func ValidPattern(p string) error {
 	return nil
 }
 
+// ProviderSource reports whether source is a configured inbound source: not "app",
+// and not "app:" and a CloudEvents source.
+func ProviderSource(source string) bool { return ValidSource(source) == nil }
+
 // MatchType reports whether an event type is selected by any of the patterns.
 // "invoice.*" selects "invoice.paid" and "invoice.paid.late", not "invoice".
 // However many patterns match, the answer is one yes: overlapping patterns never

@@ -22,6 +22,7 @@ type eventView struct {
 	OrderingKey string           `json:"ordering_key,omitempty"`
 	State       string           `json:"state"`
 	Rejection   string           `json:"rejection,omitempty"`
+	Flags       []string         `json:"flags,omitempty"`
 	ContentType string           `json:"content_type,omitempty"`
 	Bytes       int64            `json:"bytes"`
 	SHA256      string           `json:"sha256"`
@@ -38,7 +39,7 @@ type eventView struct {
 func viewEvent(e store.EventRow) eventView {
 	return eventView{
 		ID: e.Key.ID(), Tenant: e.Tenant, Source: e.Source, PublisherID: e.PublisherID, Type: e.Type,
-		Subject: e.Subject, OrderingKey: e.OrderingKey, State: string(e.State), Rejection: e.Rejection,
+		Subject: e.Subject, OrderingKey: e.OrderingKey, State: string(e.State), Rejection: e.Rejection, Flags: e.Flags,
 		ContentType: e.ContentType, Bytes: e.Size, SHA256: fmt.Sprintf("%x", e.BodyHash), Duplicates: e.Duplicates,
 		OccurredAt: optional(e.OccurredAt), ReceivedAt: optional(e.ReceivedAt), CommittedAt: optional(e.CommittedAt),
 		ExpireAt: optional(e.ExpireAt), ExpungedAt: optional(e.ExpungedAt), Headers: e.Headers,

@@ -31,14 +31,24 @@ type config struct {
 	tasks     tasks.Config
 	retention store.Retention
 	schemas   *fanout.Schemas
+	direct    []bus.DirectSource
+	pulled    map[string]fanout.Kind // by subscription; nil with MODE=push
 	auth      serve.Auth
 }
 
 const environment = `usage: worker [--version]
 
 Turns the messages of both topics into deliveries with tasks, until SIGTERM. With
-MODE=push it serves POST /push/inbound and /push/events for Pub/Sub; with
-MODE=pull it holds streams open and serves health checks only. Settings:
+MODE=push it serves POST /push/inbound, /push/events and, for each direct source,
+/push/direct/{source} for Pub/Sub; with MODE=pull it holds streams open and serves
+health checks only.
+
+A direct source is a provider that publishes to a topic of the project itself:
+Shopify, or Eventarc and others that send CloudEvents. Nothing there is signed:
+that its events are authentic rests on Pub/Sub's IAM alone. Give each source a topic
+of its own, and the publisher's role on it to the provider's service account only.
+
+Settings:
 
   GOOGLE_CLOUD_PROJECT   the project (needed)
   LOCATION               region of the queues (default us-central1)
@@ -51,6 +61,10 @@ MODE=pull it holds streams open and serves health checks only. Settings:
   EVENTS_TOPIC           for dead messages (default sealpost-events)
   INBOUND_SUBSCRIPTION   to pull from (default sealpost-inbound-worker)
   EVENTS_SUBSCRIPTION    to pull from (default sealpost-events-worker)
+  DIRECT_SOURCES         [{"id":"shop","format":"shopify","tenant":"default","subscription":"…",
+                         "dedupe":"header:X-Shopify-Event-Id"}]: format is shopify or cloudevents,
+                         subscription is needed to pull, tenant and dedupe may be left out
+  DIRECT_SOURCES_FILE    a file with the same, instead
   PULL_STREAMS           streams per subscription, 1 to 32 (default 4)
   PULL_MESSAGES          messages in work per subscription, 1 to 10000 (default 1000)
   EVENT_SCHEMAS          [{"type":"invoice.paid","schema":{…}}], JSON Schema 2020-12
@@ -94,26 +108,49 @@ func load(getenv func(string) string) (config, error) {
 	}
 	e.Fault("PAYLOAD_RETENTION, ROW_RETENTION", cfg.retention.Validate())
 	var err error
+	text, name := e.TextOrFile("DIRECT_SOURCES")
+	cfg.direct, err = bus.ParseDirectSources(text)
+	e.Fault(name, err)
 	switch cfg.Mode {
 	case modePush:
 		cfg.auth, err = serve.AuthFromEnv(getenv, "PUSH_INVOKER", "")
 		e.Add(err)
 	case modePull:
-		if cfg.InboundSubscription == cfg.EventsSubscription {
-			e.Fault("INBOUND_SUBSCRIPTION, EVENTS_SUBSCRIPTION", errors.New("are the same"))
-		}
+		cfg.pulled, err = cfg.subscriptions()
+		e.Fault("INBOUND_SUBSCRIPTION, EVENTS_SUBSCRIPTION, DIRECT_SOURCES", err)
 	default:
 		e.Fault("MODE", fmt.Errorf("is %q, want push or pull", cfg.Mode))
 	}
-	text, name := e.TextOrFile("EVENT_SCHEMAS")
+	text, name = e.TextOrFile("EVENT_SCHEMAS")
 	cfg.schemas, err = fanout.ParseSchemas(text)
 	e.Fault(name, err)
 	return cfg, e.Err()
 }
 
+// subscriptions says what is pulled from each: one kind of message.
+func (c *config) subscriptions() (map[string]fanout.Kind, error) {
+	all := map[string]fanout.Kind{}
+	var errs []error
+	add := func(name string, kind fanout.Kind) {
+		switch other, taken := all[name]; {
+		case name == "":
+			errs = append(errs, fmt.Errorf("%s has no subscription", kind))
+		case taken:
+			errs = append(errs, fmt.Errorf("%s is the subscription of %s and of %s", name, other, kind))
+		}
+		all[name] = kind
+	}
+	add(c.InboundSubscription, fanout.Inbound)
+	add(c.EventsSubscription, fanout.Events)
+	for _, s := range c.direct {
+		add(s.Subscription, fanout.Direct(s.ID))
+	}
+	return all, errors.Join(errs...)
+}
+
 func (c *config) fanout(st *store.Store, q *tasks.Queue, log *slog.Logger) fanout.Options {
 	return fanout.Options{
-		Store: st, Queue: q, Schemas: c.schemas, Log: log,
+		Store: st, Queue: q, Direct: c.direct, Schemas: c.schemas, Log: log,
 		Topics: map[fanout.Kind]string{fanout.Inbound: c.InboundTopic, fanout.Events: c.EventsTopic},
 		Group:  c.Commit, Commits: c.Commits, TaskConcurrency: c.TaskConcurrency,
 	}

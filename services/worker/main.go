@@ -1,4 +1,5 @@
-// Command worker turns the messages of both topics into deliveries with tasks.
+// Command worker turns the messages of both topics, and of those that providers
+// publish to themselves, into deliveries with tasks.
 package main
 
 import (
@@ -59,12 +60,12 @@ func Routes(push http.Handler, ready func(context.Context) error, log *slog.Logg
 	return serve.WithHealth(push, ready, log)
 }
 
-// pull consumes both subscriptions until ctx is done. ready says whether both can
+// pull consumes the subscriptions until ctx is done. ready says whether all can
 // be; wait returns once what was in work is settled.
 func pull(ctx context.Context, cfg *config, in *fanout.Ingester, log *slog.Logger) (ready func() error, wait func()) {
 	var wg sync.WaitGroup
 	var healths []*bus.Health
-	for subscription, kind := range map[string]fanout.Kind{cfg.InboundSubscription: fanout.Inbound, cfg.EventsSubscription: fanout.Events} {
+	for subscription, kind := range cfg.pulled {
 		health := bus.NewHealth(nil)
 		healths = append(healths, health)
 		wg.Go(func() {
