@@ -76,6 +76,9 @@ func (s *Scheme) identity(m *message, c content) (Identity, *Refusal) {
 		if err != nil {
 			return id, err
 		}
+		if id.ID == "" && text != "" {
+			id.UnsignedID = p.header != "" && s.clock == noClock && !s.credential && !strings.Contains(s.content, "{id}")
+		}
 		id.ID = first(id.ID, text)
 	}
 	for _, p := range s.typ {

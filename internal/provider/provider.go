@@ -40,6 +40,10 @@ type Identity struct {
 	// what was signed; where a timestamp is signed, equal bodies at different
 	// times are thereby different events.
 	ID string
+	// UnsignedID says that the signature covers the body but neither the id, which
+	// stands in a header, nor a time: who has seen one request could post its body
+	// again under another id.
+	UnsignedID bool
 	// Type always passes [webhook.ValidType]: characters that cannot be in a type
 	// become '_', an overlong type is cut, and a request that names no type gets
 	// the scheme's name and ".unknown". An authentic event is never lost for it.

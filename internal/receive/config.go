@@ -67,7 +67,7 @@ func parseSource(raw json.RawMessage) (Source, []error) {
 		"id": &s.ID, "scheme": &s.Scheme, "tenant": &s.Tenant, "secrets": &secrets, "allow_types": &s.AllowTypes,
 		"tolerance": &tolerance, "body_limit": &limit, "publish_deadline": &deadline, "public_url": &s.PublicURL, "hmac": &hmac,
 		"token": &token, "jwt": &jwt, "webhook_id": &s.WebhookID, "topics": &s.Topics, "verify_token": &s.VerifyToken,
-		"asana_handshake": &s.AsanaHandshake, "dedupe": &s.Dedupe,
+		"asana_handshake": &s.AsanaHandshake, "dedupe": &s.Dedupe, "on_replay": &s.OnReplay,
 	})
 	// A setting that is given as zero is not a setting that is left out.
 	if tolerance != -1 {

@@ -256,7 +256,9 @@ func (rc *Receiver) accept(r *http.Request, o *outcome, body []byte) provider.Id
 		OccurredAt:  id.OccurredAt,
 		ReceivedAt:  o.start,
 		Receipt:     rc.newReceipt(),
+		UnsignedID:  id.UnsignedID,
 	}
+	o.event.RefuseReplay = id.UnsignedID && src.OnReplay == OnReplayRefuse
 	if len(src.AllowTypes) > 0 && !webhook.MatchType(src.AllowTypes, id.Type) {
 		o.refusal = refused(reasonUnwantedType, "type %q is not among allow_types", id.Type)
 		return id

@@ -21,6 +21,11 @@ const (
 	MinPublishDeadline     = 50 * time.Millisecond
 	MaxPublishDeadline     = 30 * time.Second
 
+	// OnReplayFlag has a suspected replay accepted and marked, since some providers
+	// do send equal bodies; OnReplayRefuse has it stored as rejected.
+	OnReplayFlag   = "flag"
+	OnReplayRefuse = "refuse"
+
 	maxSecrets = 8 // of one source; each is compared with every request
 )
 
@@ -53,6 +58,9 @@ type Source struct {
 	Topics         []string
 	VerifyToken    string
 	AsanaHandshake bool
+	// OnReplay says what becomes of a body that comes again under an id that nobody
+	// signed: [OnReplayFlag] (or empty) or [OnReplayRefuse].
+	OnReplay string
 	// Dedupe replaces the scheme's identity of events, see [provider.Options].
 	Dedupe string
 
@@ -85,6 +93,9 @@ func (s *Source) faults() []error {
 		if err := webhook.ValidPattern(p); err != nil {
 			fault("allow_types: %w", err)
 		}
+	}
+	if s.OnReplay != "" && s.OnReplay != OnReplayFlag && s.OnReplay != OnReplayRefuse {
+		fault("on_replay: %q is neither %s nor %s", s.OnReplay, OnReplayFlag, OnReplayRefuse)
 	}
 	if s.BodyLimit < 0 || s.BodyLimit > MaxBodyLimit {
 		fault("body_limit: %d is not between 1 and %d", s.BodyLimit, MaxBodyLimit)

@@ -30,7 +30,9 @@ Serves POST /in/{source} for providers, until SIGTERM. Settings:
   SOURCES                the sources, a JSON array:
                          [{"id":"billing","scheme":"stripe","secrets":[{"name":"source-billing","versions":[1]}]}]
                          and per source, where wanted: tenant, allow_types, tolerance ("5m"),
-                         body_limit (bytes), publish_deadline ("2s"), public_url, hmac (for generic-hmac)
+                         body_limit (bytes), publish_deadline ("2s"), public_url, on_replay,
+                         dedupe, and for single schemes hmac, token, jwt, webhook_id, topics,
+                         verify_token, asana_handshake (the README's table says which)
   SOURCES_FILE           a file with the same, instead
   INBOUND_TOPIC          topic of verified events (default sealpost-inbound)
   BYTE_BUDGET            bytes held for bodies at any time (default 134217728)
