@@ -28,7 +28,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sealpost/sealpost/internal/bus"
 	"github.com/sealpost/sealpost/internal/deliver"
 	"github.com/sealpost/sealpost/internal/fanout"
 	"github.com/sealpost/sealpost/internal/safedial"
@@ -45,7 +44,6 @@ const (
 	asRole   = "TEST_ROLE"
 	asStep   = "TEST_KILL_AT"
 	asMarker = "TEST_KILLED" // a file that tells that it happened, so that it happens once
-	asMode   = "MODE"
 )
 
 // play is the service's process. It ends on SIGTERM, and at the end of its standard
@@ -99,15 +97,6 @@ func act(ctx context.Context, role string) error {
 	}
 	in := fanout.New(fanout.Options{Store: st, Queue: queue, Log: log, Step: killOnce})
 	defer in.Close()
-	if os.Getenv(asMode) == "pull" {
-		var wg sync.WaitGroup
-		defer wg.Wait()
-		for topic, kind := range map[string]fanout.Kind{system.InboundTopic: fanout.Inbound, system.EventsTopic: fanout.Events} {
-			wg.Go(func() {
-				_ = bus.Subscribe(ctx, project, topic+"-worker", bus.SubscribeOptions{Log: log}, func(ctx context.Context, m bus.Message) error { return in.Handle(ctx, m, kind) })
-			})
-		}
-	}
 	return serve.Run(ctx, l, serve.WithHealth(in.Routes(), nil, log), log)
 }
 
@@ -150,10 +139,10 @@ func newSocket(t *testing.T) *socket {
 
 // play starts this test binary as a service on the socket. With a step it kills
 // itself there, once per marker.
-func (r *rig) play(role, mode, step, marker string, s *socket) *process {
+func (r *rig) play(role, step, marker string, s *socket) *process {
 	r.t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = environ(r.Env(), map[string]string{asRole: role, asMode: mode, asStep: step, asMarker: marker})
+	cmd.Env = environ(r.Env(), map[string]string{asRole: role, asStep: step, asMarker: marker})
 	cmd.ExtraFiles = []*os.File{s.file}
 	input, err := cmd.StdinPipe()
 	must(r.t, err)
