@@ -60,7 +60,7 @@ type Publisher struct {
 // NewPublisher makes a publisher for the topic (its last part) of the project. It
 // returns before a connection stands. PUBSUB_EMULATOR_HOST is honoured.
 func NewPublisher(ctx context.Context, project, topic string, o PublisherOptions) (*Publisher, error) {
-	client, err := pubsub.NewClient(ctx, project, o.ClientOptions...)
+	client, err := pubsub.NewClient(ctx, project, append([]option.ClientOption{reconnecting()}, o.ClientOptions...)...)
 	if err != nil {
 		return nil, fmt.Errorf("publisher for %s: %w", topic, err)
 	}
@@ -152,8 +152,8 @@ func (p *Publisher) send(ctx context.Context, attrs map[string]string, body []by
 }
 
 // Close sends what is still waiting and ends the connection. It returns at the
-// latest when ctx is done; what is unsent then is lost, as its publishers were
-// never told otherwise.
+// latest when ctx is done. What is unsent then is lost, which is no error: its
+// publishers were never told otherwise.
 func (p *Publisher) Close(ctx context.Context) error {
 	stopped := make(chan struct{})
 	go func() {
@@ -167,5 +167,5 @@ func (p *Publisher) Close(ctx context.Context) error {
 	if err := p.client.Close(); err != nil {
 		return fmt.Errorf("close publisher for %s: %w", p.name, err)
 	}
-	return ctx.Err()
+	return nil
 }

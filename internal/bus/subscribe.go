@@ -184,13 +184,19 @@ func (s *subscriber) retire(client *pubsub.Client, done <-chan error) {
 // itself through lost when a stream cannot be opened.
 func (s *subscriber) connect(ctx context.Context, lost context.CancelCauseFunc) (*pubsub.Client, error) {
 	watch := s.o.Health.watcher(ctx, lost)
-	params := grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: 5 * time.Second}
-	params.Backoff.MaxDelay = reconnectMost
 	opts := append([]option.ClientOption{
-		option.WithGRPCDialOption(grpc.WithConnectParams(params)),
+		reconnecting(),
 		option.WithGRPCDialOption(grpc.WithChainStreamInterceptor(watch.intercept)),
 	}, s.o.ClientOptions...)
 	return pubsub.NewClient(ctx, s.project, opts...)
+}
+
+// reconnecting has a client find its way back soon after an outage. gRPC's own
+// default lets minutes pass between two tries.
+func reconnecting() option.ClientOption {
+	params := grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: 5 * time.Second}
+	params.Backoff.MaxDelay = reconnectMost
+	return option.WithGRPCDialOption(grpc.WithConnectParams(params))
 }
 
 // message handles one message and settles it.
