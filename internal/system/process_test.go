@@ -473,3 +473,22 @@ func note(parents map[int]int, pid, parent string) {
 		parents[p] = q
 	}
 }
+
+const terminate = syscall.SIGTERM
+
+// What the services need beside the system's environment.
+var workerEnv = map[string]string{"AUTH": "none"}
+
+// dispatcherEnv lets in what Cloud Tasks sends, whose audience is the address that
+// tasks are posted to.
+func dispatcherEnv(audience string) map[string]string {
+	return map[string]string{"AUTH": "iam", "AUDIENCE": audience}
+}
+
+func merged(layers ...map[string]string) map[string]string {
+	all := map[string]string{}
+	for _, l := range layers {
+		maps.Copy(all, l)
+	}
+	return all
+}
