@@ -11,9 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
-	"google.golang.org/protobuf/types/known/fieldmaskpb"
-
 	"github.com/sealpost/sealpost/internal/deliver"
 	"github.com/sealpost/sealpost/internal/fanout"
 	"github.com/sealpost/sealpost/internal/signing"
@@ -150,27 +147,6 @@ func TestWorkerKilled(t *testing.T) {
 			r := start(t, system.Options{Elsewhere: map[string]string{system.Worker: s.url}})
 			r.workerKilled("push", step, s)
 		})
-	}
-	t.Run("pulling", func(t *testing.T) {
-		t.Parallel()
-		s := newSocket(t)
-		r := start(t, system.Options{Pull: true, Elsewhere: map[string]string{system.Worker: s.url}})
-		r.ackWithin(10)
-		r.workerKilled("pull", fanout.StepCommitted, s)
-	})
-}
-
-// ackWithin has messages of a process that is gone come again after that many
-// seconds: the emulator heeds no deadline that a stream sets, only its
-// subscription's.
-func (r *rig) ackWithin(seconds int32) {
-	r.t.Helper()
-	for _, topic := range []string{system.InboundTopic, system.EventsTopic} {
-		_, err := r.pubsub.SubscriptionAdminClient.UpdateSubscription(r.t.Context(), &pubsubpb.UpdateSubscriptionRequest{
-			Subscription: &pubsubpb.Subscription{Name: r.path("subscriptions", topic+"-worker"), AckDeadlineSeconds: seconds},
-			UpdateMask:   &fieldmaskpb.FieldMask{Paths: []string{"ack_deadline_seconds"}},
-		})
-		must(r.t, err)
 	}
 }
 
