@@ -14,8 +14,8 @@ import (
 	"github.com/sealpost/sealpost/internal/serve"
 )
 
-// dev is a running `sealpost dev --json --no-demo`.
-type dev struct {
+// devProcess is a running `sealpost dev --json --no-demo`.
+type devProcess struct {
 	cmd  *exec.Cmd
 	info struct {
 		Receiver, Worker, Dispatcher, Console, Project string
@@ -27,9 +27,9 @@ type dev struct {
 }
 
 // startDev runs the built command and waits for its line.
-func startDev(t *testing.T) *dev {
+func startDev(t *testing.T) *devProcess {
 	t.Helper()
-	d := &dev{cmd: exec.Command(binary(t, "sealpost"), "dev", "--json", "--no-demo")}
+	d := &devProcess{cmd: exec.Command(binary(t, "sealpost"), "dev", "--json", "--no-demo")}
 	d.cmd.Env = environ()
 	d.cmd.Stderr = &d.stderr
 	out, err := d.cmd.StdoutPipe()
@@ -48,7 +48,7 @@ func startDev(t *testing.T) *dev {
 	return d
 }
 
-func (d *dev) gone() error {
+func (d *devProcess) gone() error {
 	for _, pid := range d.children {
 		if alive(pid) {
 			return fmt.Errorf("child %d still lives", pid)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -416,6 +417,26 @@ func (l *logs) faults() string {
 	defer l.mu.Unlock()
 	lines := slices.DeleteFunc(slices.Clone(l.lines), func(line string) bool { return strings.Contains(line, `"level":"INFO"`) })
 	return strings.Join(lines[max(0, len(lines)-20):], "")
+}
+
+// count is the number of lines whose fields have these values.
+func (l *logs) count(fields map[string]string) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, line := range l.lines {
+		var have map[string]any
+		if json.Unmarshal([]byte(line), &have) != nil {
+			continue
+		}
+		matches := true
+		for k, v := range fields {
+			matches = matches && fmt.Sprint(have[k]) == v
+		}
+		if matches {
+			n++
+		}
+	}
+	return n
 }
 
 var errNotYet = errors.New("not yet")

@@ -11,6 +11,9 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -20,6 +23,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -335,6 +339,38 @@ func environ(layers ...map[string]string) []string {
 		list = append(list, k+"="+v)
 	}
 	return list
+}
+
+// front is an address that leads to a service which may not be there yet.
+type front struct {
+	url    string
+	target atomic.Pointer[url.URL]
+}
+
+func newFront(t *testing.T) *front {
+	t.Helper()
+	f := &front{}
+	proxy := &httputil.ReverseProxy{
+		Rewrite:      func(p *httputil.ProxyRequest) { p.SetURL(f.target.Load()) },
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
+	}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if f.target.Load() == nil {
+			w.WriteHeader(http.StatusBadGateway)
+			return
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	t.Cleanup(srv.Close)
+	f.url = srv.URL
+	return f
+}
+
+func (f *front) lead(t *testing.T, to string) {
+	t.Helper()
+	u, err := url.Parse(to)
+	must(t, err)
+	f.target.Store(u)
 }
 
 // binaries are the mains, built once.
