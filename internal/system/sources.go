@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"strings"
+	"time"
 
 	"github.com/sealpost/sealpost/internal/provider"
 	"github.com/sealpost/sealpost/internal/receive"
@@ -67,6 +68,9 @@ func sampleSources(ctx context.Context, sm *secrets.Client, project, receiver st
 		}
 		src.config.ID, src.config.Scheme = src.Name, src.Scheme
 		src.config.PublicURL = src.URL
+		// An emulator on a busy machine is slower than Pub/Sub, and nobody's provider
+		// waits here.
+		src.config.PublishDeadline = 15 * time.Second
 		src.config.Secrets = []receive.SecretRef{{Name: name, Versions: []int{version}}}
 		if _, err := sm.Put(ctx, project, SampleKeySecret(src.Name), []byte(src.signing)); err != nil {
 			return nil, err
