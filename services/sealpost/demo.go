@@ -124,9 +124,11 @@ func publishSample(ctx context.Context, sys *system.System) (webhook.EventKey, e
 func (c *cli) follow(ctx context.Context, sys *system.System, hook *sampleEndpoint, k webhook.EventKey, began time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, demoWithin)
 	defer cancel()
+	stored := false
 	for shown := 0; ; {
 		d, attempts, err := sys.Store.Delivery(ctx, webhook.DefaultTenant, k, "sample")
-		if err == nil && shown == 0 {
+		if err == nil && !stored {
+			stored = true
 			fmt.Fprintf(c.out, "  %7s  the worker stored %s and scheduled its delivery\n", since(began), k)
 		}
 		for _, a := range attempts[min(shown, len(attempts)):] {
