@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -143,10 +144,10 @@ type process struct {
 }
 
 // start runs a worker and waits until it serves.
-func (r *rig) start(mode string) *process {
+func (r *rig) start(mode string, more ...string) *process {
 	r.t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(r.env(mode), asWorker+"=1", "PATH="+os.Getenv("PATH"))
+	cmd.Env = append(append(r.env(mode), more...), asWorker+"=1", "PATH="+os.Getenv("PATH"))
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		r.t.Fatal(err)
@@ -271,6 +272,49 @@ func TestRun(t *testing.T) {
 			}
 			if err := p.cmd.Wait(); err != nil {
 				t.Errorf("stopping: %v", err)
+			}
+		})
+	}
+}
+
+// A direct source is served in both modes, beside the two topics.
+func TestDirectSource(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"push", "pull"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, mode == "pull")
+			client, err := pubsub.NewClient(t.Context(), r.project)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer client.Close()
+			topic, sub := "projects/"+r.project+"/topics/shopify", &pubsubpb.Subscription{Name: "projects/" + r.project + "/subscriptions/shopify-worker"}
+			if mode == "push" {
+				sub.PushConfig = &pubsubpb.PushConfig{PushEndpoint: r.front.URL + "/push/direct/shop"}
+			}
+			if _, err := client.TopicAdminClient.CreateTopic(t.Context(), &pubsubpb.Topic{Name: topic}); err != nil {
+				t.Fatal(err)
+			}
+			sub.Topic = topic
+			if _, err := client.SubscriptionAdminClient.CreateSubscription(t.Context(), sub); err != nil {
+				t.Fatal(err)
+			}
+			p := r.start(mode, `DIRECT_SOURCES=[{"id":"shop","format":"shopify","tenant":"default","subscription":"shopify-worker"}]`)
+			r.worker.Store(p.base)
+			const body = "{\"total\":0.0}\x80\n"
+			publisher := client.Publisher("shopify")
+			defer publisher.Stop()
+			if _, err := publisher.Publish(t.Context(), &pubsub.Message{Data: []byte(body), Attributes: map[string]string{
+				"X-Shopify-Topic": "orders/create", "X-Shopify-Webhook-Id": "w1", "X-Shopify-Shop-Domain": "a.myshopify.com"}}).Get(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			keys := r.publish()
+			k := webhook.KeyOf("shop", "default", "w1")
+			keys[k] = true
+			r.await(keys)
+			if got, err := r.store.Payload(t.Context(), "default", k); err != nil || string(got) != body {
+				t.Errorf("%q, %v", got, err)
 			}
 		})
 	}
