@@ -38,6 +38,7 @@ var rules = map[string]rule{
 	"signing":  {modules: none},
 	"safedial": {modules: none},
 	"payload":  {modules: []string{"github.com/klauspost/compress"}},
+	"expr":     {modules: []string{"cel.dev/cel-go"}},
 	"provider": {ours: []string{"webhook"}, modules: none},
 	// The only users of Google's clients.
 	"store":   {ours: []string{"webhook", "payload"}},
@@ -58,7 +59,7 @@ var rules = map[string]rule{
 	"system": {ours: append(slices.Clone(leaves), "receive", "fanout", "deliver", "console", "localcloud")},
 }
 
-var leaves = []string{"webhook", "provider", "signing", "safedial", "payload", "store", "bus", "tasks", "secrets", "serve"}
+var leaves = []string{"webhook", "provider", "signing", "safedial", "payload", "expr", "store", "bus", "tasks", "secrets", "serve"}
 
 // localOnly are packages that production never holds, with their only importers
 // outside tests.
