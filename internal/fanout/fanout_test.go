@@ -24,6 +24,7 @@ import (
 	"github.com/sealpost/sealpost/internal/fanout"
 	"github.com/sealpost/sealpost/internal/localcloud/cloudtasks"
 	"github.com/sealpost/sealpost/internal/localcloud/localtest"
+	"github.com/sealpost/sealpost/internal/schema"
 	"github.com/sealpost/sealpost/internal/store"
 	"github.com/sealpost/sealpost/internal/tasks"
 	"github.com/sealpost/sealpost/internal/webhook"
@@ -190,7 +191,7 @@ func TestHandleEvents(t *testing.T) {
 	b.endpoint("default", "invoices", "invoice.*", "*", "invoice.paid")
 	b.endpoint("other", "not-mine", "*")
 	b.endpoint("lonely", "picky", "order.*")
-	schemas, err := fanout.ParseSchemas([]byte(`[{"type":"order.made","schema":{"type":"object","required":["total"],"properties":{"total":{"type":"number","minimum":0}}}}]`))
+	schemas, err := schema.Parse([]byte(`[{"type":"order.made","schema":{"type":"object","required":["total"],"properties":{"total":{"type":"number","minimum":0}}}}]`))
 	if err != nil {
 		t.Fatal(err)
 	}
