@@ -274,6 +274,21 @@ func (s *Scheme) SignsBodyOnly() bool {
 	return s.clock == noClock && !s.credential && !strings.Contains(s.content, "{id}")
 }
 
+// SignatureHeaders are the headers that hold signatures or credentials, in canonical
+// form.
+func (s *Scheme) SignatureHeaders() []string {
+	var names []string
+	for _, h := range s.headers {
+		if h.signature != "" {
+			names = append(names, h.signature)
+		}
+	}
+	if s.jwt.Header != "" {
+		names = append(names, canonical(s.jwt.Header))
+	}
+	return names
+}
+
 // asParsed are the schemes that find their signature in the body, or sign parts of
 // it, or rely on its form to tell where it begins.
 var asParsed = []string{"twilio", "square", "adyen", "mailgun", "hubspot-v1", "hubspot-v2", "hubspot-v3", "aws-sns", "microsoft-graph"}
