@@ -271,7 +271,8 @@ type tooLarge struct{}
 func (tooLarge) Error() string  { return "12 MB" }
 func (tooLarge) TooLarge() bool { return true }
 
-// Refused senders learn nothing but the status (H10).
+// A provider's review demands exactly 401 for a bad signature (Shopify/quilt#2144),
+// and refused senders learn nothing but that.
 func TestRefusalsLookAlike(t *testing.T) {
 	t.Parallel()
 	rc := newReceiver(t, Config{Publisher: &fake{}, Sources: []Source{githubSource()}})
@@ -287,8 +288,10 @@ func TestRefusalsLookAlike(t *testing.T) {
 	}
 }
 
-// The bytes count, not what they say (H01, H02, H05, H19); the rest of those
-// cases are vectors.
+// The bytes count, not what they say: JSON that was written anew
+// (octokit/webhooks.js#71), a form that was made JSON (frain-dev/convoy#2392) or parsed
+// (slackapi/java-slack-sdk#1306), and bodies that are no JSON at all
+// (tektoncd/triggers#1152). The rest of those cases are vectors.
 func TestRawBytes(t *testing.T) {
 	t.Parallel()
 	f := &fake{}
@@ -318,7 +321,8 @@ func TestRawBytes(t *testing.T) {
 	}
 }
 
-// A gateway's base64 is decoded by the explicit adapter only (H06).
+// A gateway's base64 is decoded by the explicit adapter only
+// (slackapi/java-slack-sdk#1015).
 func TestGatewayBase64(t *testing.T) {
 	t.Parallel()
 	rc := newReceiver(t, Config{Publisher: &fake{}, Sources: []Source{githubSource()}})
@@ -337,7 +341,9 @@ func TestGatewayBase64(t *testing.T) {
 	}
 }
 
-// A source's limit is its own, to the byte, with and without Content-Length (H11).
+// A source's limit is its own, whatever the defaults of libraries are
+// (argoproj/argo-events#3861): to the byte, with and without Content-Length, and no
+// failure of a signature.
 func TestBodyLimit(t *testing.T) {
 	t.Parallel()
 	const limit = 2 << 20
@@ -381,8 +387,8 @@ func TestBodyLimit(t *testing.T) {
 	}
 }
 
-// Nothing is remembered of a failed publish (H14), and the key holds tenant and
-// source (H16).
+// Nothing is remembered of a failed publish, so that the provider's retry is no
+// duplicate (ColeMurray/background-agents#1806), and the key holds tenant and source.
 func TestNothingIsRemembered(t *testing.T) {
 	t.Parallel()
 	f := &fake{fail: []error{errors.New("down")}}
@@ -413,7 +419,7 @@ func TestPublishDeadline(t *testing.T) {
 	})
 }
 
-// A clock that is off shows as such (H09).
+// A clock that is off shows as such (slackapi/bolt-python#195).
 func TestClockSkewHasItsOwnReason(t *testing.T) {
 	t.Parallel()
 	for skew, want := range map[time.Duration]string{-30 * 24 * time.Hour: "future", 30 * 24 * time.Hour: "stale", 0: "ok"} {
@@ -449,7 +455,8 @@ func (p *pipes) dial() net.Conn {
 	return client
 }
 
-// Slow senders hold little, end in time and leave others alone (H13).
+// Slow senders hold little, end in time and leave others alone
+// (sunfmin/inhouse-aikido#47).
 func TestSlowSenders(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -532,7 +539,7 @@ func TestHugeDeclaredLength(t *testing.T) {
 	}
 }
 
-type iotestFail struct{ t *testing.T }
+type iotestFail struct{ t testing.TB }
 
 func (f iotestFail) Read([]byte) (int, error) {
 	f.t.Error("body was read")
