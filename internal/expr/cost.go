@@ -1,12 +1,15 @@
 package expr
 
 import (
+	"regexp"
+
 	"cel.dev/cel-go/common/cost"
 	"cel.dev/cel-go/common/operators"
 	"cel.dev/cel-go/common/overloads"
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
 	"cel.dev/cel-go/common/types/traits"
+	"cel.dev/cel-go/interpreter"
 )
 
 // work prices every call by what it may have to read. CEL's own model knows the
@@ -41,6 +44,31 @@ func (work) CallCost(function, _ string, args []ref.Val, result ref.Val) *uint64
 		}
 	}
 	return &steps
+}
+
+// bounded has the regular expressions of one overload compiled with the program, and
+// matches them against short texts only: the cost of a call is known before it is
+// made, while prices are asked for afterwards. A longer text is an error.
+func bounded(overload string) *interpreter.RegexOptimization {
+	return &interpreter.RegexOptimization{
+		Function: overloads.Matches, OverloadID: overload, RegexIndex: 1,
+		Factory: func(call interpreter.InterpretableCall, pattern string) (interpreter.InterpretableCall, error) {
+			compiled, err := regexp.Compile(pattern)
+			if err != nil {
+				return nil, err
+			}
+			return interpreter.NewCall(call.ID(), call.Function(), call.OverloadID(), call.Args(), func(args ...ref.Val) ref.Val {
+				s, ok := args[0].(types.String)
+				switch {
+				case !ok:
+					return types.MaybeNoSuchOverloadErr(args[0])
+				case len(s) > maxMatched:
+					return types.NewErr("a text of %d bytes is not matched, at most %d are", len(s), maxMatched)
+				}
+				return types.Bool(compiled.MatchString(string(s)))
+			}), nil
+		},
+	}
 }
 
 // text is what it costs to read a value that is text; others cost nothing more.

@@ -27,8 +27,9 @@ const (
 	maxCost    = 100_000
 	maxNodes   = 2_000 // after macros are expanded
 	maxDepth   = 50
-	maxLoops   = 2     // inside one another
-	maxPattern = 2_000 // instructions of one regular expression
+	maxLoops   = 2        // inside one another
+	maxPattern = 300      // instructions of one regular expression
+	maxMatched = 32 << 10 // bytes of a text that is matched
 	// maxResult bounds a text that an expression gives, in bytes.
 	maxResult = 64 << 10
 )
@@ -127,7 +128,7 @@ func Compile(text string, want Kind) (*Program, error) {
 	if c, err := env.EstimateCost(checked, sizes{}); err == nil && c.Min > maxCost {
 		return nil, fmt.Errorf("line 1, column 1: the expression takes at least %d steps, at most %d are allowed", c.Min, maxCost)
 	}
-	program, err := env.Program(checked, cel.CostLimit(maxCost), cel.CostTracking(work{}), cel.EvalOptions(cel.OptOptimize), cel.InterruptCheckFrequency(100))
+	program, err := env.Program(checked, cel.CostLimit(maxCost), cel.CostTracking(work{}), cel.OptimizeRegex(bounded(overloads.Matches), bounded(overloads.MatchesString)), cel.EvalOptions(cel.OptOptimize), cel.InterruptCheckFrequency(100))
 	if err != nil {
 		return nil, fmt.Errorf("expression cannot be planned: %w", err)
 	}

@@ -318,7 +318,7 @@ func TestAdmissionSettings(t *testing.T) {
 		`"allow_cidrs":["fe80::1%eth0"]`:                                   "allow_cidrs",
 		`"allow_cidrs":["::ffff:0:0/90"]`:                                  "write those as IPv4",
 		`"mtls_san":[]`:                                                    "mtls_san: is empty",
-		`"mtls_san":["a.example"]`:                                         "does not begin with dns: or uri:",
+		`"mtls_san":["a.example"]`:                                         "begins with neither dns: nor uri:",
 		`"mtls_san":["dns:*.example"]`:                                     "there are no patterns",
 		`"dedupe":"cel:"`:                                                  "dedupe: expression is empty",
 		`"dedupe":"cel:bdy.id"`:                                            "dedupe: line 1, column 1: undeclared reference to 'bdy'",

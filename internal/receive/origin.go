@@ -136,7 +136,7 @@ func checkSAN(s string) error {
 	if !isDNS {
 		var isURI bool
 		if name, isURI = strings.CutPrefix(s, sanURI); !isURI {
-			return fmt.Errorf("mtls_san: %.64q does not begin with dns: or uri:", s)
+			return fmt.Errorf("mtls_san: %.64q begins with neither dns: nor uri: as it should", s)
 		}
 	}
 	if name == "" || strings.ContainsAny(name, "* \t") {
