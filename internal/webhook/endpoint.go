@@ -8,7 +8,8 @@ type EndpointState string
 // Endpoint states.
 const (
 	EndpointActive   EndpointState = "active"
-	EndpointDisabled EndpointState = "disabled" // deliveries are held
+	EndpointPaused   EndpointState = "paused"   // by a person; deliveries are held
+	EndpointDisabled EndpointState = "disabled" // by a person, by 410, or after days of failures; deliveries are held
 	EndpointDeleted  EndpointState = "deleted"  // deliveries are cancelled
 )
 
@@ -25,17 +26,106 @@ const (
 	DefaultMaxConcurrency = 20
 )
 
-// Endpoint is a URL that is sent the events it subscribes to.
+// PayloadMode is what of an event an endpoint is sent as the body.
+type PayloadMode string
+
+// Payload modes. PayloadDefault is raw for events of configured inbound sources,
+// whose receivers know the provider's format, and wrapped for published ones.
+const (
+	PayloadDefault     PayloadMode = ""
+	PayloadWrapped     PayloadMode = "wrapped"     // {"type","timestamp","data"} around the publisher's bytes
+	PayloadRaw         PayloadMode = "raw"         // the publisher's bytes and content type
+	PayloadThin        PayloadMode = "thin"        // ids and a URL to fetch the rest from
+	PayloadCloudEvents PayloadMode = "cloudevents" // CloudEvents 1.0, structured JSON
+)
+
+// Ordering is how an endpoint is sent events that share an ordering key.
+type Ordering string
+
+// Orderings. All but OrderingNone have at most one delivery per key under way, the
+// next only once the one before has ended, and differ in what a dead one does.
+const (
+	OrderingNone          Ordering = ""
+	OrderingBlock         Ordering = "block"           // the key waits until somebody replays or skips it
+	OrderingSkipAfterDead Ordering = "skip-after-dead" // the key goes on
+	OrderingParkKey       Ordering = "park-key"        // what follows is held until it is released
+)
+
+// AuthKind is how an endpoint wants to be authenticated to, besides signatures.
+type AuthKind string
+
+// Kinds of authentication.
+const (
+	AuthNone   AuthKind = ""
+	AuthBasic  AuthKind = "basic"
+	AuthBearer AuthKind = "bearer"
+	AuthOAuth2 AuthKind = "oauth2" // client credentials, RFC 6749 section 4.4
+	AuthMTLS   AuthKind = "mtls"   // a client certificate
+)
+
+// EndpointAuth is an endpoint's authentication: what may be shown, and the
+// credentials as they are stored, sealed like a signing key.
+type EndpointAuth struct {
+	Kind AuthKind `json:"kind,omitempty"`
+	// Summary is fit to be shown: a user name, a client id and its token URL without
+	// query, a certificate's subject and end.
+	Summary  string `json:"summary,omitempty"`
+	Sealed   []byte `json:"-"`
+	SealedBy string `json:"-"`
+}
+
+// SignatureTemplate is a further signature header in another scheme's form, for
+// receivers that still verify that. See package signing.
+type SignatureTemplate struct {
+	Header   string `json:"header"`
+	Template string `json:"template"`
+}
+
+// EndpointSettings are the optional properties of an endpoint. The zero value is
+// an endpoint that is sent every event it subscribes to, unordered, signed, in
+// the default payload mode.
+type EndpointSettings struct {
+	// Filter is a CEL expression over the event (package expr) that says whether it
+	// is sent; empty means yes. RecordFiltered keeps a delivery, in state filtered,
+	// of what it said no to.
+	Filter         string      `json:"filter,omitempty"`
+	RecordFiltered bool        `json:"record_filtered,omitempty"`
+	PayloadMode    PayloadMode `json:"payload_mode,omitempty"`
+	Ordering       Ordering    `json:"ordering,omitempty"`
+	// Headers are sent with every attempt; none may be one that Sealpost or HTTP
+	// gives a meaning.
+	Headers []Header            `json:"headers,omitempty"`
+	Legacy  []SignatureTemplate `json:"legacy_signatures,omitempty"`
+	Auth    EndpointAuth        `json:"auth,omitzero"`
+	Health  HealthPolicy        `json:"health,omitzero"`
+	// Owner is whom to tell when the endpoint fails: an e-mail address or an https
+	// URL.
+	Owner    string            `json:"owner,omitempty"`
+	Metadata map[string]string `json:"metadata,omitempty"`
+	// APIVersion pins the format of the publisher's payloads for this endpoint; it is
+	// sent as X-Sealpost-Api-Version and may be used in filters.
+	APIVersion string `json:"api_version,omitempty"`
+	// ManagedBy names who alone changes the endpoint: empty for API and CLI,
+	// [ManagedByTerraform] for one that is declared there, its queue included.
+	ManagedBy string `json:"managed_by,omitempty"`
+}
+
+// ManagedByTerraform marks what is declared in Terraform and read-only elsewhere.
+const ManagedByTerraform = "terraform"
+
+// Endpoint is a destination that is sent the events it subscribes to.
 type Endpoint struct {
-	Tenant      string
-	ID          string
+	Tenant string
+	ID     string
+	// URL is https, or pubsub://TOPIC for a topic of the same project.
 	URL         string
 	Description string
 	EventTypes  []string // patterns, see [MatchType]
 	State       EndpointState
 	StateReason string
 	StateSince  time.Time
-	// RatePerSecond and MaxConcurrency are enforced by the endpoint's queue.
+	// RatePerSecond and MaxConcurrency are enforced by the endpoint's own queue, or by
+	// the dispatcher where a pool serves it.
 	RatePerSecond  float64
 	MaxConcurrency int64
 	Timeout        time.Duration
@@ -44,8 +134,9 @@ type Endpoint struct {
 	// It carries tasks once QueueReadyAt is set; until then a pool queue does.
 	Queue        string
 	QueueReadyAt time.Time
-	CreatedAt    time.Time
-	UpdatedAt    time.Time
+	EndpointSettings
+	CreatedAt time.Time
+	UpdatedAt time.Time
 }
 
 // QueueRef says where an endpoint's tasks go.
@@ -62,8 +153,8 @@ func (e *Endpoint) QueueRef() QueueRef {
 }
 
 // Subscribes reports whether the endpoint wants the event: same tenant, not
-// deleted, and a pattern that matches. A disabled endpoint still subscribes: its
-// deliveries are held, not lost.
+// deleted, and a pattern that matches. A paused or disabled endpoint still
+// subscribes: its deliveries are held, not lost. The payload filter is not asked.
 func (e *Endpoint) Subscribes(ev *Event) bool {
 	return e.Tenant == ev.Tenant && e.State != EndpointDeleted && MatchType(e.EventTypes, ev.Type)
 }

@@ -84,9 +84,13 @@ func (p RetryPolicy) Delay(k AttemptKey) time.Duration {
 func fraction(k AttemptKey) float64 {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%x|%s|%s|%d|%d", k.Event[:], k.Tenant, k.Endpoint, k.Generation, k.Attempt)
-	// FNV's high bits mix poorly for inputs that differ in the last byte only:
-	// finish with the 64-bit avalanche of MurmurHash3.
-	x := h.Sum64()
+	return unit(h.Sum64())
+}
+
+// unit makes a number in [0, 1) of an FNV hash. Its high bits mix poorly for inputs
+// that differ in the last byte only: finish with the 64-bit avalanche of
+// MurmurHash3.
+func unit(x uint64) float64 {
 	x ^= x >> 33
 	x *= 0xff51afd7ed558ccd
 	x ^= x >> 33
