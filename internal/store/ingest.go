@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"cloud.google.com/go/spanner"
@@ -198,8 +199,9 @@ func (tx *ingestion) add(p *prepared) bool {
 	}
 	tx.cost, tx.size, tx.fanned = tx.cost+cost, tx.size+size, tx.fanned+chunk
 	k := tx.insert(p, matched, chunk, rejection)
+	k.row.Flags = slices.Clone(p.event.Flags)
 	if replay != nil {
-		k.row.Flags = []string{webhook.FlagSuspectedReplay}
+		k.row.Flags = append(k.row.Flags, webhook.FlagSuspectedReplay)
 	}
 	tx.inserts = append(tx.inserts, tx.bodies.remember(p.event, tx.known)...)
 	tx.out = append(tx.out, Ingested{Key: p.event.Key, State: webhook.EventState(k.row.State), Flags: k.row.Flags, Tasks: k.tasks, More: k.row.FanoutAfter.Valid})

@@ -219,7 +219,7 @@ func (r *eventRow) event() (webhook.Event, error) {
 	e := webhook.Event{
 		Key: keyOf(r.EventKey), Tenant: r.Tenant, Source: r.Source, PublisherID: r.PublisherID, Type: r.EventType,
 		Subject: r.Subject, OrderingKey: r.OrderingKey, ContentType: r.ContentType,
-		OccurredAt: plainTime(r.OccurredAt), ReceivedAt: r.ReceivedAt, Receipt: r.Receipt, Rejection: r.Rejection,
+		OccurredAt: plainTime(r.OccurredAt), ReceivedAt: r.ReceivedAt, Receipt: r.Receipt, Rejection: r.Rejection, Flags: r.Flags,
 	}
 	copy(e.BodyHash[:], r.BodyHash)
 	if err := json.Unmarshal([]byte(r.Headers), &e.Headers); err != nil {
