@@ -52,11 +52,13 @@ var checkers = map[string]struct {
 	suffix  string
 	command func(file string) *exec.Cmd
 }{
-	"sh":     {".sh", func(f string) *exec.Cmd { return exec.Command("bash", "-n", f) }},
-	"python": {".py", func(f string) *exec.Cmd { return exec.Command("python3", "-I", "-c", "import ast, sys; ast.parse(open(sys.argv[1]).read())", f) }},
-	"js":     {".mjs", func(f string) *exec.Cmd { return exec.Command("node", "--check", f) }},
-	"go":     {".go", func(f string) *exec.Cmd { return exec.Command("go", "vet", f) }},
-	"json":   {".json", func(f string) *exec.Cmd { return exec.Command("python3", "-I", "-m", "json.tool", f) }},
+	"sh": {".sh", func(f string) *exec.Cmd { return exec.Command("bash", "-n", f) }},
+	"python": {".py", func(f string) *exec.Cmd {
+		return exec.Command("python3", "-I", "-c", "import ast, sys; ast.parse(open(sys.argv[1]).read())", f)
+	}},
+	"js":   {".mjs", func(f string) *exec.Cmd { return exec.Command("node", "--check", f) }},
+	"go":   {".go", func(f string) *exec.Cmd { return exec.Command("go", "vet", f) }},
+	"json": {".json", func(f string) *exec.Cmd { return exec.Command("python3", "-I", "-m", "json.tool", f) }},
 }
 
 // TestReadmeSnippets holds that what people copy can be read by the language it is

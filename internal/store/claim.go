@@ -21,6 +21,7 @@ const (
 	VerdictHeld      Verdict = "held"      // the endpoint is disabled: settle as held
 	VerdictCancelled Verdict = "cancelled" // the endpoint or the payload is gone: settle as cancelled
 	VerdictGone      Verdict = "gone"      // there is no such delivery
+	VerdictLeased    Verdict = "leased"    // another run is at it: run the task again later
 )
 
 // Claim is what the dispatcher needs to know for one attempt.
@@ -33,8 +34,8 @@ type Claim struct {
 	Event    webhook.Event
 	Endpoint webhook.Endpoint
 	Keys     []SealedKey // valid now, newest first
-	// Current is set for stale: the task that ought to exist instead, if the
-	// delivery is still scheduled.
+	// Current is set for stale: the task that ought to exist instead, if the delivery
+	// is still scheduled, or if it was the head of an ordering key whose next one is.
 	Current *webhook.Task
 
 	// Size is the body's, in bytes.
@@ -67,8 +68,8 @@ func (c *Claim) Unpack() error {
 var recent = spanner.MaxStaleness(2 * time.Second)
 
 // Claim says whether the attempt k is to be made now. It writes nothing: two
-// claims of one attempt may both say run, and [Store.Record] keeps one. The
-// delivery is read strongly; endpoint and keys are at most two seconds old.
+// claims of one attempt may both say run, and [Store.Record] keeps one; only
+// deliveries in an order are leased to one run at a time. The delivery is read strongly; endpoint and keys are at most two seconds old.
 //
 // An attempt runs if its delivery is scheduled at this generation and attempt,
 // and the task is not older than the row's.
@@ -78,6 +79,7 @@ func (s *Store) Claim(ctx context.Context, k webhook.AttemptKey) (*Claim, error)
 		ev   *storedEvent
 		card *card
 	)
+	var err error
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
 		row, err = s.delivery(gctx, k.Tenant, k.Event, k.Endpoint, "claim")
@@ -91,7 +93,7 @@ func (s *Store) Claim(ctx context.Context, k webhook.AttemptKey) (*Claim, error)
 		card, err = s.card(gctx, k.Tenant, k.Endpoint)
 		return err
 	})
-	if err := g.Wait(); err != nil {
+	if err = g.Wait(); err != nil {
 		return nil, wrap(err, "claim %s", k)
 	}
 	if row == nil || ev == nil {
@@ -103,6 +105,11 @@ func (s *Store) Claim(ctx context.Context, k webhook.AttemptKey) (*Claim, error)
 		c.Verdict = VerdictStale
 		if d.State == webhook.DeliveryScheduled {
 			c.Current = &webhook.Task{Key: d.Key(), At: d.NextAttemptAt, Planned: d.UpdatedAt, Queue: card.queue()}
+		}
+		if d.Ordered() && !d.State.Open() {
+			if c.Current, err = s.headTask(ctx, d); err != nil {
+				return nil, wrap(err, "claim %s", k)
+			}
 		}
 		return c, nil
 	}
@@ -116,6 +123,12 @@ func (s *Store) Claim(ctx context.Context, k webhook.AttemptKey) (*Claim, error)
 	case card.endpoint.State != webhook.EndpointActive:
 		c.Verdict, c.Reason = VerdictHeld, webhook.ReasonEndpointDisabled
 		return c, nil
+	}
+	if d.Ordered() {
+		if ok, err := s.lease(ctx, k, card.endpoint.Timeout); err != nil || !ok {
+			c.Verdict = VerdictLeased
+			return c, wrap(err, "claim %s", k)
+		}
 	}
 	c.Verdict, c.Event, c.Endpoint, c.packed, c.Size = VerdictRun, ev.event, card.endpoint, ev.body, ev.size
 	// Whoever made the endpoint's first key may have a clock that is ahead.

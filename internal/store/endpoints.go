@@ -319,6 +319,9 @@ func (s *Store) cancelOpen(ctx context.Context, tenant, id string) (n int, err e
 		if err != nil {
 			return err
 		}
+		if n < cancelChunk {
+			closing = append(closing, spanner.Delete("OrderedKeys", spanner.Key{tenant, id}.AsPrefix()))
+		}
 		return txn.BufferWrite(append(ms, closing...))
 	})
 	return n, err

@@ -127,6 +127,7 @@ type ingestion struct {
 	out   []Ingested
 
 	bodies  bodies
+	orders  *orders
 	repeats map[webhook.EventKey][]repeat // of events that were stored before
 
 	inserts            []*spanner.Mutation
@@ -167,8 +168,30 @@ func (tx *ingestion) read(ctx context.Context, txn *spanner.ReadWriteTransaction
 	if tx.sets, tx.fresh, err = tx.store.readSets(ctx, txn, tenants); err != nil {
 		return err
 	}
-	tx.bodies, err = readBodies(ctx, txn, events, tx.known)
+	if tx.bodies, err = readBodies(ctx, txn, events, tx.known); err != nil {
+		return err
+	}
+	ids := map[orderID]bool{}
+	for i := range events {
+		if e := events[i].event; tx.known[e.Key] == nil && e.Rejection == "" && e.OrderingKey != "" {
+			orderedBy(e, tx.store.matching(e, tx.sets[e.Tenant], ""), ids)
+		}
+	}
+	tx.orders, err = readOrders(ctx, txn, ids, tx.now)
 	return err
+}
+
+// orderedBy adds the lines that an event joins at its endpoints.
+func orderedBy(e *webhook.Event, to []*webhook.Endpoint, ids map[orderID]bool) {
+	if e.OrderingKey == "" {
+		return
+	}
+	key := webhook.OrderKeyOf(e.OrderingKey)
+	for _, ep := range to {
+		if ep.Ordering != webhook.OrderingNone {
+			ids[orderID{e.Tenant, ep.ID, key}] = true
+		}
+	}
 }
 
 // add plans one event. It answers false, having planned nothing, if the commit
@@ -191,7 +214,7 @@ func (tx *ingestion) add(p *prepared) bool {
 		matched = tx.store.matching(p.event, tx.sets[p.event.Tenant], "")
 	}
 	chunk := min(len(matched), tx.store.chunk)
-	cost := costEvent + costPayload + costReplay + chunk*costDelivery
+	cost := costEvent + costPayload + costReplay + chunk*(costDelivery+costOrdered)
 	size := p.size() + chunk*sizeDelivery
 	if len(tx.out) > 0 && (tx.cost+cost > maxMutations || tx.size+size > maxCommitBytes || tx.fanned+len(matched) > tx.store.chunk) {
 		return false
@@ -249,7 +272,7 @@ func (tx *ingestion) insert(p *prepared, matched []*webhook.Endpoint, chunk int,
 	}
 	tx.inserts = append(tx.inserts, insert("Payloads", &body))
 	var deliveries []*spanner.Mutation
-	deliveries, k.tasks = fanOut(e, matched[:chunk], tx.now)
+	deliveries, k.tasks = fanOut(e, matched[:chunk], tx.orders, tx.now)
 	tx.inserts = append(tx.inserts, deliveries...)
 	return k
 }
@@ -267,7 +290,7 @@ func (tx *ingestion) mutations() []*spanner.Mutation {
 				[]any{key[:], k.row.Duplicates, k.row.LastDuplicateAt, k.row.LastDuplicateReceipt}))
 		}
 	}
-	return append(ms, tx.inserts...)
+	return append(append(ms, tx.inserts...), tx.orders.mutations()...)
 }
 
 // results completes the duplicates of events that were there before: their tasks
@@ -307,8 +330,8 @@ func (s *Store) matching(e *webhook.Event, set *endpointSet, after string) []*we
 }
 
 // fanOut makes the deliveries of an event to endpoints, and the tasks of those
-// that are due at once.
-func fanOut(e *webhook.Event, to []*webhook.Endpoint, now time.Time) (ms []*spanner.Mutation, tasks []webhook.Task) {
+// that are due at once. o has the lines that they join.
+func fanOut(e *webhook.Event, to []*webhook.Endpoint, o *orders, now time.Time) (ms []*spanner.Mutation, tasks []webhook.Task) {
 	for _, ep := range to {
 		d := webhook.Delivery{
 			Event: e.Key, Tenant: e.Tenant, Endpoint: ep.ID, EventType: e.Type, State: webhook.DeliveryScheduled,
@@ -318,6 +341,12 @@ func fanOut(e *webhook.Event, to []*webhook.Endpoint, now time.Time) (ms []*span
 			d.State, d.Reason, d.Attempt = webhook.DeliveryHeld, webhook.ReasonEndpointDisabled, 0
 		} else {
 			d.NextAttemptAt = now.Add(ep.Retry.Delay(d.Key()))
+		}
+		if e.OrderingKey != "" && ep.Ordering != webhook.OrderingNone {
+			d.OrderKey = webhook.OrderKeyOf(e.OrderingKey)
+			o.join(&d, e.OrderingKey)
+		}
+		if d.State == webhook.DeliveryScheduled {
 			tasks = append(tasks, webhook.Task{Key: d.Key(), At: d.NextAttemptAt, Planned: d.UpdatedAt, Queue: ep.QueueRef()})
 		}
 		ms = append(ms, insert("Deliveries", newDeliveryRow(&d)))
@@ -413,7 +442,14 @@ func (s *Store) ContinueFanout(ctx context.Context, tenant string, k webhook.Eve
 			to = to[:s.chunk]
 			cursor = spanner.NullString{StringVal: to[len(to)-1].ID, Valid: true}
 		}
-		ms, tasks := fanOut(&e, to, now)
+		ids := map[orderID]bool{}
+		orderedBy(&e, to, ids)
+		lines, err := readOrders(ctx, txn, ids, now)
+		if err != nil {
+			return err
+		}
+		ms, tasks := fanOut(&e, to, lines, now)
+		ms = append(ms, lines.mutations()...)
 		out.Tasks, out.More = tasks, cursor.Valid
 		ms = append(ms, spanner.Update("Events", []string{"EventKey", "FanoutAfter"}, []any{k[:], cursor}))
 		if !cursor.Valid && len(to) == 0 {

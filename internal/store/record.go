@@ -13,6 +13,7 @@ type AttemptRecord struct {
 	Attempt  webhook.Attempt
 	Decision webhook.Decision
 	Queue    webhook.QueueRef // of the endpoint, for the next task
+	Ordering webhook.Ordering // of the endpoint
 }
 
 // Recorded is what became of an AttemptRecord.
@@ -24,6 +25,9 @@ type Recorded struct {
 	Delivery webhook.Delivery
 	// Next is the task that ought to exist now, if the delivery is scheduled.
 	Next *webhook.Task
+	// Follower is the task of the next delivery in line, if this one was the head of
+	// an ordering key and has ended.
+	Follower *webhook.Task
 }
 
 // Record writes what attempts came to, in one transaction per group.
@@ -91,10 +95,14 @@ func (s *Store) recordGroup(ctx context.Context, recs []AttemptRecord) ([]Record
 			out[i].Applied = tx.apply(&recs[i])
 		}
 		tx.out = out
-		for i := range recs {
-			tx.fill(&recs[i], &out[i])
+		next, advancing, err := s.advance(ctx, txn, tx.ended, tx.now)
+		if err != nil {
+			return err
 		}
-		ms := tx.mutations()
+		for i := range recs {
+			tx.fill(&recs[i], &out[i], next)
+		}
+		ms := append(tx.mutations(), advancing...)
 		closing, err := s.closeEvents(ctx, txn, tx.closed, tx.now, false)
 		if err != nil {
 			return err
@@ -119,19 +127,21 @@ func (s *Store) recordGroup(ctx context.Context, recs []AttemptRecord) ([]Record
 // they did not when the attempts began: that may be a minute ago.
 func (s *Store) refreshQueues(ctx context.Context, recorded []Recorded) error {
 	ids := map[endpointID]bool{}
-	for _, r := range recorded {
-		if n := r.Next; n != nil && n.Queue.ReadyAt.IsZero() {
-			ids[endpointID{n.Key.Tenant, n.Key.Endpoint}] = true
+	var tasks []*webhook.Task
+	for i := range recorded {
+		for _, t := range []*webhook.Task{recorded[i].Next, recorded[i].Follower} {
+			if t != nil && t.Queue.ReadyAt.IsZero() {
+				ids[endpointID{t.Key.Tenant, t.Key.Endpoint}] = true
+				tasks = append(tasks, t)
+			}
 		}
 	}
 	cards, err := s.cardsOf(ctx, ids)
 	if err != nil {
 		return err
 	}
-	for _, r := range recorded {
-		if n := r.Next; n != nil && n.Queue.ReadyAt.IsZero() {
-			n.Queue = cards[endpointID{n.Key.Tenant, n.Key.Endpoint}].queue()
-		}
+	for _, t := range tasks {
+		t.Queue = cards[endpointID{t.Key.Tenant, t.Key.Endpoint}].queue()
 	}
 	return nil
 }
@@ -154,6 +164,7 @@ type recording struct {
 	dirty   map[deliveryID]bool
 	closed  closings
 	disable map[endpointID]string // why
+	ended   []ended
 	inserts []*spanner.Mutation
 	out     []Recorded
 }
@@ -253,6 +264,7 @@ func (tx *recording) apply(r *AttemptRecord) bool {
 	tx.dirty[id] = true
 	if wasOpen && !d.State.Open() {
 		tx.closed.add(d)
+		tx.ended = append(tx.ended, ended{d, r.Ordering})
 	}
 	if decision.Disable {
 		tx.disable[endpointID{d.Tenant, d.Endpoint}] = decision.Reason
@@ -267,13 +279,18 @@ func (tx *recording) recorded(id deliveryID, r *AttemptRecord, n int64) bool {
 	return ok && at.Equal(r.Attempt.StartedAt)
 }
 
-func (tx *recording) fill(r *AttemptRecord, out *Recorded) {
+func (tx *recording) fill(r *AttemptRecord, out *Recorded, followers []webhook.Delivery) {
 	k := r.Attempt.Key
 	d := tx.rows[deliveryID{k.Event, k.Endpoint}]
 	if d == nil || d.Tenant != k.Tenant {
 		return
 	}
 	out.Delivery = *d
+	for i := range followers {
+		if f := &followers[i]; d.Ordered() && orderOf(f) == orderOf(d) {
+			out.Follower = &webhook.Task{Key: f.Key(), At: f.NextAttemptAt, Planned: f.UpdatedAt, Queue: r.Queue}
+		}
+	}
 	if d.State == webhook.DeliveryScheduled {
 		out.Next = &webhook.Task{Key: d.Key(), At: d.NextAttemptAt, Planned: d.UpdatedAt, Queue: r.Queue}
 	}
@@ -312,6 +329,13 @@ func (s *Store) Settle(ctx context.Context, k webhook.AttemptKey, to webhook.Del
 		ms, err := s.closeEvents(ctx, txn, closed, now, false)
 		if err != nil {
 			return err
+		}
+		if !to.Open() {
+			_, advancing, err := s.advance(ctx, txn, []ended{{delivery: &d}}, now)
+			if err != nil {
+				return err
+			}
+			ms = append(ms, advancing...)
 		}
 		return txn.BufferWrite(append(ms, updateDelivery(&d)))
 	})

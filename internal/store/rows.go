@@ -71,6 +71,10 @@ type deliveryRow struct {
 	DueShard      spanner.NullInt64
 	OpenState     spanner.NullString
 	DeadAt        spanner.NullTime
+	OrderKey      []byte
+	OrderSeq      spanner.NullInt64
+	OrderWait     spanner.NullInt64
+	LeasedUntil   spanner.NullTime
 }
 
 type attemptRow struct {
@@ -247,6 +251,13 @@ func newDeliveryRow(d *webhook.Delivery) *deliveryRow {
 	if d.State.Open() {
 		r.OpenState = spanner.NullString{StringVal: string(d.State), Valid: true}
 	}
+	if d.Ordered() {
+		r.OrderKey = d.OrderKey[:]
+		r.OrderSeq = spanner.NullInt64{Int64: d.OrderSeq, Valid: true}
+		if d.State.Open() {
+			r.OrderWait = r.OrderSeq
+		}
+	}
 	if d.State == webhook.DeliveryDead {
 		r.DeadAt = spanner.NullTime{Time: d.UpdatedAt, Valid: true}
 	}
@@ -254,22 +265,28 @@ func newDeliveryRow(d *webhook.Delivery) *deliveryRow {
 }
 
 func (r *deliveryRow) delivery() webhook.Delivery {
-	return webhook.Delivery{
+	d := webhook.Delivery{
 		Event: keyOf(r.EventKey), Tenant: r.Tenant, Endpoint: r.EndpointID, EventType: r.EventType,
 		State: webhook.DeliveryState(r.State), Reason: r.Reason, Generation: r.Generation, Attempt: r.Attempt, Task: r.Task,
 		Trigger: webhook.Trigger(r.NextTrigger), NextAttemptAt: plainTime(r.NextAttemptAt), StartedAt: r.StartedAt,
 		LastStatus: int(r.LastStatus), LastClass: webhook.Class(r.LastClass), CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
+		OrderSeq: r.OrderSeq.Int64,
 	}
+	copy(d.OrderKey[:], r.OrderKey)
+	return d
 }
 
-// updateDelivery writes what can change of d.
+// updateDelivery writes what can change of d. Whoever changes a delivery ends its
+// lease.
 func updateDelivery(d *webhook.Delivery) *spanner.Mutation {
 	r := newDeliveryRow(d)
 	return spanner.Update("Deliveries",
 		[]string{"EventKey", "EndpointId", "State", "Reason", "Generation", "Attempt", "Task", "NextTrigger", "NextAttemptAt",
-			"StartedAt", "LastStatus", "LastClass", "UpdatedAt", "DueShard", "OpenState", "DeadAt"},
+			"StartedAt", "LastStatus", "LastClass", "UpdatedAt", "DueShard", "OpenState", "DeadAt",
+			"OrderKey", "OrderSeq", "OrderWait", "LeasedUntil"},
 		[]any{r.EventKey, r.EndpointID, r.State, r.Reason, r.Generation, r.Attempt, r.Task, r.NextTrigger, r.NextAttemptAt,
-			r.StartedAt, r.LastStatus, r.LastClass, r.UpdatedAt, r.DueShard, r.OpenState, r.DeadAt})
+			r.StartedAt, r.LastStatus, r.LastClass, r.UpdatedAt, r.DueShard, r.OpenState, r.DeadAt,
+			r.OrderKey, r.OrderSeq, r.OrderWait, r.LeasedUntil})
 }
 
 // newAttemptRow never fails for what an endpoint or an operator wrote: it cuts.
