@@ -344,7 +344,11 @@ func fanOut(e *webhook.Event, to []*webhook.Endpoint, o *orders, now time.Time) 
 		}
 		if e.OrderingKey != "" && ep.Ordering != webhook.OrderingNone {
 			d.OrderKey = webhook.OrderKeyOf(e.OrderingKey)
-			o.join(&d, e.OrderingKey)
+			at := e.OccurredAt
+			if at.IsZero() {
+				at = now
+			}
+			o.join(&d, e.OrderingKey, at)
 		}
 		if d.State == webhook.DeliveryScheduled {
 			tasks = append(tasks, webhook.Task{Key: d.Key(), At: d.NextAttemptAt, Planned: d.UpdatedAt, Queue: ep.QueueRef()})

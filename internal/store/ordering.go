@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"time"
@@ -9,10 +10,12 @@ import (
 	"github.com/sealpost/sealpost/internal/webhook"
 )
 
-// An ordered endpoint gets the events of one ordering key one at a time, in the
-// order in which they were stored. Each delivery has its place in the line of its
-// key (OrderSeq); the key's row says which place may go (Head). Everything else of
-// the line is waiting: it has no task and no time.
+// An ordered endpoint gets the events of one ordering key one at a time, by the
+// publisher's times, or by arrival where it gives none. Pub/Sub keeps no order, so
+// an event may come after a later one: it still goes before those that wait, but
+// not before what was sent. Each delivery has its place in the line of its key
+// (OrderSeq); the key's row says whose turn it is (Head). Everything else of the
+// line is waiting: it has no task and no time.
 //
 //   - A delivery whose key has no head becomes the head when it is stored, and is
 //     scheduled like any other.
@@ -37,8 +40,7 @@ const (
 )
 
 const (
-	// orderRetention is how long a key's row outlives its last change. Places are
-	// taken from the clock, so that a line that starts anew goes on above the old one.
+	// orderRetention is how long a key's row outlives its last change.
 	orderRetention = 60 * 24 * time.Hour
 	// parkChunk bounds the followers that turn held in a commit that parks keys. More
 	// stay waiting, which differs in nothing but the word.
@@ -54,8 +56,8 @@ type orderRow struct {
 	OrderKey    []byte
 	OrderingKey string
 	LastSeq     int64
-	Head        int64
-	HeadEvent   []byte
+	LastAt      int64
+	Head        []byte
 	Stop        string
 	StoppedAt   spanner.NullTime
 	UpdatedAt   time.Time
@@ -118,7 +120,7 @@ func (o *orders) mutations() []*spanner.Mutation {
 	for id := range o.dirty {
 		r := o.rows[id]
 		r.ExpireAt = spanner.NullTime{}
-		if r.Head == 0 {
+		if r.Head == nil {
 			r.ExpireAt = nullTime(o.now.Add(orderRetention))
 		}
 		ms = append(ms, upsert("OrderedKeys", r))
@@ -126,17 +128,16 @@ func (o *orders) mutations() []*spanner.Mutation {
 	return ms
 }
 
-// join puts a delivery that is about to be scheduled or held at the end of its
+// join puts a delivery that is about to be scheduled or held at its place in its
 // line. If it is not the head there, it waits.
-func (o *orders) join(d *webhook.Delivery, orderingKey string) {
+func (o *orders) join(d *webhook.Delivery, orderingKey string, at time.Time) {
 	r := o.change(orderOf(d))
 	if orderingKey != "" {
 		r.OrderingKey = orderingKey
 	}
-	r.LastSeq = max(r.LastSeq+1, o.now.UnixMicro())
-	d.OrderSeq = r.LastSeq
-	if r.Head == 0 {
-		r.Head, r.HeadEvent = d.OrderSeq, d.Event[:]
+	d.OrderSeq = r.place(at)
+	if r.Head == nil {
+		r.Head = d.Event[:]
 		return
 	}
 	if d.State == webhook.DeliveryScheduled {
@@ -148,21 +149,34 @@ func (o *orders) join(d *webhook.Delivery, orderingKey string) {
 	}
 }
 
+// place is a place for something of that time: after all of earlier times, and of
+// those of the same time after what came before. Only the latest time is remembered
+// exactly: of several late ones with one time, none goes first for certain.
+func (r *orderRow) place(at time.Time) int64 {
+	t := at.UnixMicro()
+	if t < r.LastAt {
+		return max(t, 1)
+	}
+	r.LastSeq = max(t, r.LastSeq+1)
+	r.LastAt = t
+	return r.LastSeq
+}
+
 // again is for a delivery that is restarted: a head that had stopped its line goes
 // on as the head; any other joins the line.
 func (o *orders) again(d *webhook.Delivery) {
-	if r := o.rows[orderOf(d)]; r != nil && r.Head == d.OrderSeq {
-		r = o.change(orderOf(d))
+	if o.isHead(d) {
+		r := o.change(orderOf(d))
 		r.Stop, r.StoppedAt = "", spanner.NullTime{}
 		return
 	}
-	o.join(d, "")
+	o.join(d, "", o.now)
 }
 
 // isHead reports whether it is d's turn.
 func (o *orders) isHead(d *webhook.Delivery) bool {
 	r := o.rows[orderOf(d)]
-	return r == nil || r.Head == d.OrderSeq
+	return r != nil && bytes.Equal(r.Head, d.Event[:])
 }
 
 // ended is a head that has ended, and what its endpoint does about dead ones.
@@ -190,7 +204,7 @@ func (s *Store) advance(ctx context.Context, txn *spanner.ReadWriteTransaction, 
 	room := parkChunk
 	for _, e := range gone {
 		d := e.delivery
-		if r := o.rows[orderOf(d)]; !d.Ordered() || r == nil || r.Head != d.OrderSeq {
+		if !d.Ordered() || !o.isHead(d) {
 			continue
 		}
 		r := o.change(orderOf(d))
@@ -220,8 +234,8 @@ func (s *Store) advance(ctx context.Context, txn *spanner.ReadWriteTransaction, 
 	return next, append(ms, o.mutations()...), nil
 }
 
-// step makes the next in line after r.Head the head and schedules it; nil if nobody
-// waits.
+// step makes the first of those that wait the head and schedules it; nil if nobody
+// does.
 func (s *Store) step(ctx context.Context, txn *spanner.ReadWriteTransaction, r *orderRow, now time.Time) (*webhook.Delivery, error) {
 	line, err := s.behind(ctx, txn, r, 1)
 	if err != nil {
@@ -229,30 +243,34 @@ func (s *Store) step(ctx context.Context, txn *spanner.ReadWriteTransaction, r *
 	}
 	r.Stop, r.StoppedAt = "", spanner.NullTime{}
 	if len(line) == 0 {
-		r.Head, r.HeadEvent = 0, nil
+		r.Head = nil
 		return nil, nil
 	}
 	d := &line[0]
-	r.Head, r.HeadEvent = d.OrderSeq, d.Event[:]
+	r.Head = d.Event[:]
 	d.State, d.Reason = webhook.DeliveryScheduled, ""
 	d.Attempt++ // from the last one made to the next one
 	d.NextAttemptAt, d.StartedAt, d.UpdatedAt = now, now, now
 	return d, nil
 }
 
-// behind reads up to limit deliveries that stand behind the head.
+// behind reads the first deliveries of the line but its head, up to limit.
 func (s *Store) behind(ctx context.Context, txn *spanner.ReadWriteTransaction, r *orderRow, limit int) ([]webhook.Delivery, error) {
-	opts := limited("next-in-order", limit)
+	opts := limited("next-in-order", limit+1)
 	opts.Index = "DeliveriesInOrder"
-	prefix := spanner.Key{r.Tenant, r.EndpointID, r.OrderKey}
-	after := spanner.KeyRange{Start: spanner.Key{r.Tenant, r.EndpointID, r.OrderKey, r.Head}, End: prefix, Kind: spanner.OpenClosed}
-	found, err := collect[deliveryRow](txn.ReadWithOptions(ctx, "Deliveries", after, []string{"EventKey", "EndpointId"}, opts))
-	if err != nil || len(found) == 0 {
+	found, err := collect[deliveryRow](txn.ReadWithOptions(ctx, "Deliveries", spanner.Key{r.Tenant, r.EndpointID, r.OrderKey}.AsPrefix(),
+		[]string{"EventKey", "EndpointId", "OrderWait"}, opts))
+	if err != nil {
 		return nil, err
 	}
 	var keys []spanner.Key
 	for _, f := range found {
-		keys = append(keys, spanner.Key{f.EventKey, f.EndpointID})
+		if !bytes.Equal(f.EventKey, r.Head) && len(keys) < limit {
+			keys = append(keys, spanner.Key{f.EventKey, f.EndpointID})
+		}
+	}
+	if len(keys) == 0 {
+		return nil, nil
 	}
 	rows, err := collect[deliveryRow](txn.ReadWithOptions(ctx, "Deliveries", spanner.KeySetFromKeys(keys...), deliveryColumns, tag("next-in-order")))
 	if err != nil {
@@ -345,10 +363,10 @@ func (s *Store) headTask(ctx context.Context, d *webhook.Delivery) (*webhook.Tas
 		return nil, err
 	}
 	var r orderRow
-	if err := row.ToStruct(&r); err != nil || r.Head == 0 {
+	if err := row.ToStruct(&r); err != nil || r.Head == nil {
 		return nil, err
 	}
-	head, err := s.delivery(ctx, id.tenant, keyOf(r.HeadEvent), id.endpoint, "head")
+	head, err := s.delivery(ctx, id.tenant, keyOf(r.Head), id.endpoint, "head")
 	if err != nil || head == nil || head.State != string(webhook.DeliveryScheduled) {
 		return nil, err
 	}
@@ -391,7 +409,7 @@ func (s *Store) StoppedKeys(ctx context.Context, tenant, endpoint string, limit 
 			return nil, wrap(err, "stopped keys of %s/%s", tenant, endpoint)
 		}
 		out = append(out, StoppedKey{Tenant: tenant, Endpoint: endpoint, OrderingKey: r.OrderingKey,
-			Parked: r.Stop == stopParked, StoppedAt: plainTime(r.StoppedAt), Head: keyOf(r.HeadEvent)})
+			Parked: r.Stop == stopParked, StoppedAt: plainTime(r.StoppedAt), Head: keyOf(r.Head)})
 	}
 	return out, nil
 }

@@ -372,6 +372,30 @@ func (l *line) scheduledOf(endpoint string) int {
 	return found
 }
 
+// Pub/Sub keeps no order: an event that comes late goes before those that wait, by
+// the publisher's time, and equal times go as they came.
+func TestPlacesFollowThePublishersTime(t *testing.T) {
+	t.Parallel()
+	l := newLine(t, webhook.OrderingBlock, Options{})
+	at := func(id string, second int) {
+		t.Helper()
+		e := event("default", "stripe", id, "invoice.paid")
+		e.OrderingKey, e.OccurredAt = "k", t0.Add(time.Duration(second)*time.Second)
+		l.keys = append(l.keys, l.ingest(e)[0].Key)
+	}
+	at("sent at once", 5)
+	at("third", 7)
+	at("fourth, of the same second", 7)
+	at("too late to be first", 3)
+	at("fifth", 8)
+	for _, next := range []int{0, 3, 1, 2, 4} {
+		if got := l.scheduledOf("a"); got != next {
+			t.Fatalf("event %d is sent, want %d", got, next)
+		}
+		l.end(next, delivered)
+	}
+}
+
 // A fan-out that takes several commits joins the line of every endpoint.
 func TestWideFanoutInOrder(t *testing.T) {
 	t.Parallel()

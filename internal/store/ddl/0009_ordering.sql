@@ -13,15 +13,16 @@ ALTER TABLE Deliveries ADD COLUMN LeasedUntil TIMESTAMP;
 -- Who is next?
 CREATE NULL_FILTERED INDEX DeliveriesInOrder ON Deliveries (Tenant, EndpointId, OrderKey, OrderWait);
 
--- Head is the place of the one delivery that may be attempted, 0 if there is none.
+-- Head is the event whose delivery alone may be attempted, NULL if there is none.
+-- LastSeq is the highest place given, LastAt the time that it was given for.
 CREATE TABLE OrderedKeys (
   Tenant STRING(63) NOT NULL,
   EndpointId STRING(63) NOT NULL,
   OrderKey BYTES(16) NOT NULL,
   OrderingKey STRING(1024) NOT NULL,
   LastSeq INT64 NOT NULL,
-  Head INT64 NOT NULL,
-  HeadEvent BYTES(16),
+  LastAt INT64 NOT NULL,
+  Head BYTES(16),
   Stop STRING(16) NOT NULL,
   StoppedAt TIMESTAMP,
   UpdatedAt TIMESTAMP NOT NULL,
