@@ -36,6 +36,7 @@ const (
 	ReasonEndpointDisabled  = "endpoint disabled"
 	ReasonEndpointDeleted   = "endpoint deleted"
 	ReasonPayloadGone       = "payload no longer stored"
+	ReasonTestFailed        = "a test is not repeated"
 )
 
 // Decide says what becomes of d, whose attempt d.Attempt ended in o at now.
