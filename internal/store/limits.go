@@ -17,7 +17,7 @@ const (
 	maxCommitBytes = 64 << 20
 	// maxGroup bounds the events or records of one transaction, and with it how
 	// long its locks are held.
-	maxGroup = 200
+	maxGroup = 150
 	// maxBody bounds what a stored body may unpack to: more than any front door of
 	// ours takes in (25 MB).
 	maxBody = 64 << 20
@@ -44,8 +44,12 @@ const (
 	// written anew.
 	costReopen = costDelivery + 55 + costOrdered
 	// costRecord is one recorded attempt: its row, the delivery's update with all
-	// its index entries removed and written anew, and the closing of the event.
-	costRecord = 18 + costDelivery + 55 + 8 + 2*costOrdered + costReopen
+	// its index entries removed and written anew, the closing of the event, what may
+	// follow for its endpoint (health with its index entry, the endpoint's row, audit,
+	// the set's version and two notices), and the delivery that follows in an order.
+	costRecord = 19 + costDelivery + 55 + 8 + costHealth + 19 + 8 + 4 + 2*costNotice + 2*costOrdered + costDelivery + 55
+	costHealth = 19 + 2*6
+	costNotice = 9 + 4 + 6
 
 	// costCancel is a delivery that is closed without an attempt.
 	costCancel = costDelivery + 55 + 8

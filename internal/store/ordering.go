@@ -375,7 +375,7 @@ func (s *Store) headTask(ctx context.Context, d *webhook.Delivery) (*webhook.Tas
 		return nil, err
 	}
 	h := head.delivery()
-	return &webhook.Task{Key: h.Key(), At: h.NextAttemptAt, Planned: h.UpdatedAt, Queue: card.queue()}, nil
+	return taskOf(&h, card.queue()), nil
 }
 
 // StoppedKey is an ordering key that stands still behind a dead delivery.

@@ -289,7 +289,7 @@ func TestCancelledHeadsMakeWay(t *testing.T) {
 	l.arrive("k", "0")
 	l.arrive("k", "1")
 	d, _ := l.getDelivery(l.keys[0], "a")
-	if err := l.Settle(l.ctx, d.Key(), webhook.DeliveryCancelled, webhook.ReasonPayloadGone); err != nil {
+	if _, err := l.Settle(l.ctx, d.Key(), webhook.DeliveryCancelled, webhook.ReasonPayloadGone); err != nil {
 		t.Fatal(err)
 	}
 	task, err := l.HeadTask(l.ctx, &d)

@@ -38,6 +38,7 @@ const (
 	ReasonPayloadGone       = "payload no longer stored"
 	ReasonNotItsTurn        = "waits for an earlier one of its ordering key"
 	ReasonKeyParked         = "ordering key parked behind a dead delivery"
+	ReasonTestFailed        = "a test is not repeated"
 )
 
 // Decide says what becomes of d, whose attempt d.Attempt ended in o at now.
