@@ -123,6 +123,9 @@ func (d *Dispatcher) Attempt(ctx context.Context, k webhook.AttemptKey) error {
 	ctx = context.WithoutCancel(ctx)
 	attempt, err := d.unpackAndSend(ctx, claim)
 	if err != nil {
+		if claim.Delivery.Ordered() {
+			err = errors.Join(err, d.o.Store.EndLease(ctx, k))
+		}
 		return fmt.Errorf("send %s: %w", k, err)
 	}
 	if err := d.step(ctx, StepSent); err != nil {
@@ -132,7 +135,7 @@ func (d *Dispatcher) Attempt(ctx context.Context, k webhook.AttemptKey) error {
 	decision := webhook.Decide(claim.Delivery, attempt.Outcome, claim.Endpoint.Retry, now)
 	ctx, cancel := context.WithTimeout(ctx, afterwards)
 	defer cancel()
-	recorded, err := d.records.Do(ctx, store.AttemptRecord{Attempt: attempt, Decision: decision, Queue: claim.Endpoint.QueueRef()})
+	recorded, err := d.records.Do(ctx, store.AttemptRecord{Attempt: attempt, Decision: decision, Queue: claim.Endpoint.QueueRef(), Ordering: claim.Endpoint.Ordering})
 	if err != nil {
 		return fmt.Errorf("record %s: %w", k, err)
 	}
@@ -140,8 +143,10 @@ func (d *Dispatcher) Attempt(ctx context.Context, k webhook.AttemptKey) error {
 	if err := d.step(ctx, StepRecorded); err != nil {
 		return err
 	}
-	if err := d.schedule(ctx, recorded.Next); err != nil {
-		return err
+	for _, t := range []*webhook.Task{recorded.Next, recorded.Follower} {
+		if err := d.schedule(ctx, t); err != nil {
+			return err
+		}
 	}
 	return d.step(ctx, StepScheduled)
 }
@@ -174,13 +179,28 @@ func (d *Dispatcher) skip(ctx context.Context, k webhook.AttemptKey, c *store.Cl
 	case store.VerdictHeld:
 		err = d.o.Store.Settle(ctx, k, webhook.DeliveryHeld, c.Reason)
 	case store.VerdictCancelled:
-		err = d.o.Store.Settle(ctx, k, webhook.DeliveryCancelled, c.Reason)
+		err = d.cancel(ctx, k, c)
+	case store.VerdictLeased:
+		err = errLeased
 	case store.VerdictGone: // neither row nor anything to do
 	}
 	if err != nil {
 		return fmt.Errorf("settle %s: %w", k, err)
 	}
 	return nil
+}
+
+// cancel settles the attempt as cancelled and has the next in its line, if it is in
+// one, take its turn.
+func (d *Dispatcher) cancel(ctx context.Context, k webhook.AttemptKey, c *store.Claim) error {
+	if err := d.o.Store.Settle(ctx, k, webhook.DeliveryCancelled, c.Reason); err != nil || !c.Delivery.Ordered() {
+		return err
+	}
+	next, err := d.o.Store.HeadTask(ctx, &c.Delivery)
+	if err != nil {
+		return err
+	}
+	return d.schedule(ctx, next)
 }
 
 func (d *Dispatcher) schedule(ctx context.Context, t *webhook.Task) error {

@@ -36,6 +36,9 @@ const (
 	ReasonEndpointDisabled  = "endpoint disabled"
 	ReasonEndpointDeleted   = "endpoint deleted"
 	ReasonPayloadGone       = "payload no longer stored"
+	ReasonNotItsTurn        = "waits for an earlier one of its ordering key"
+	ReasonKeyParked         = "ordering key parked behind a dead delivery"
+	ReasonTestFailed        = "a test is not repeated"
 )
 
 // Decide says what becomes of d, whose attempt d.Attempt ended in o at now.
