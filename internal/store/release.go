@@ -143,7 +143,7 @@ func (r *release) slot(n int) time.Time {
 // releasable reports whether a held delivery goes with the release under way.
 func releasable(d *webhook.Delivery, h *webhook.Health) bool {
 	return d.State == webhook.DeliveryHeld && (h.ReleaseAll ||
-		!strings.HasPrefix(d.Reason, webhook.ReasonFilterFailed) && !d.UpdatedAt.Before(h.LeftAt))
+		!strings.HasPrefix(d.Reason, webhook.ReasonFilterFailed) && d.UpdatedAt.After(h.LeftAt))
 }
 
 // resume puts a held delivery back to its next attempt.
