@@ -144,7 +144,7 @@ func (r *release) slot(n int) time.Time {
 // whose ordering key is parked waits for that key.
 func releasable(d *webhook.Delivery, h *webhook.Health) bool {
 	return d.State == webhook.DeliveryHeld && d.Reason != webhook.ReasonKeyParked && (h.ReleaseAll ||
-		!strings.HasPrefix(d.Reason, webhook.ReasonFilterFailed) && !d.UpdatedAt.Before(h.LeftAt))
+		!strings.HasPrefix(d.Reason, webhook.ReasonFilterFailed) && d.UpdatedAt.After(h.LeftAt))
 }
 
 // resume puts a held delivery back to its next attempt.

@@ -72,6 +72,8 @@ type Config struct {
 	Audience string
 	// Pools are the shared queues, by the last part of their names.
 	Pools []string
+	// Control is the queue of control tasks; empty means the first pool.
+	Control string
 	// MinBackoff and MaxBackoff bound the wait after a run of the dispatcher that
 	// failed by our own fault. Zero means 5 s and 300 s.
 	MinBackoff, MaxBackoff time.Duration
@@ -128,6 +130,9 @@ func New(ctx context.Context, cfg Config, opts ...option.ClientOption) (*Queue, 
 	}
 	if cfg.Audience == "" {
 		cfg.Audience = cfg.Dispatcher
+	}
+	if cfg.Control == "" {
+		cfg.Control = cfg.Pools[0]
 	}
 	cfg.Dispatcher = strings.TrimRight(cfg.Dispatcher, "/")
 	if host := os.Getenv(EmulatorVariable); host != "" {

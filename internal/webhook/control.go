@@ -38,7 +38,8 @@ type Control struct {
 	// does nothing: a later change made its own.
 	Epoch int64 `json:"epoch"`
 	// Page is where a release goes on: the id of the last event done, empty at first.
-	// Of a notify it is the id of the notice that asks for it, so that each has a task.
+	// Of a cancel it is the number of the run, from 0, and of a notify the id of the
+	// notice that asks for it, so that each has a task.
 	Page string    `json:"page,omitempty"`
 	At   time.Time `json:"-"` // not before; zero = now
 }

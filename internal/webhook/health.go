@@ -118,8 +118,8 @@ type Health struct {
 	// nothing out.
 	ReleaseAll bool
 	// LeftAt is when somebody switched the endpoint on and left what was held: what
-	// was held before then waits until somebody releases it. Zero means that nothing
-	// was left.
+	// was held by then waits until somebody releases it. Zero means that nothing was
+	// left.
 	LeftAt time.Time
 }
 
@@ -331,12 +331,13 @@ func (h Health) Await() Health {
 }
 
 // Reset is the health of an endpoint that somebody has switched on again: the past
-// does not count, and deliveries held before are of an earlier epoch. They are to
-// be released, or, with leave, to wait until somebody says so.
+// does not count, and deliveries held before are of an earlier epoch. The release
+// that follows takes them up, or, with leave, passes by what was held by now: that
+// waits until somebody says so.
 func (h Health) Reset(leave bool, now time.Time) Health {
 	r := Health{LastSuccessAt: h.LastSuccessAt, LastFailureAt: h.LastFailureAt, Epoch: h.Epoch + 1, ReleasedEpoch: h.ReleasedEpoch}
 	if leave {
-		r.ReleasedEpoch, r.LeftAt = r.Epoch, now
+		r.LeftAt = now
 	}
 	return r
 }

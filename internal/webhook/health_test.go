@@ -339,7 +339,7 @@ func TestReset(t *testing.T) {
 	if got, want := h.Reset(false, t0), (Health{LastSuccessAt: h.LastSuccessAt, LastFailureAt: t0, Epoch: 8, ReleasedEpoch: 5}); got != want || !got.Releasing() {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	if got, want := h.Reset(true, t0), (Health{LastSuccessAt: h.LastSuccessAt, LastFailureAt: t0, Epoch: 8, ReleasedEpoch: 8, LeftAt: t0}); got != want || got.Releasing() {
+	if got, want := h.Reset(true, t0), (Health{LastSuccessAt: h.LastSuccessAt, LastFailureAt: t0, Epoch: 8, ReleasedEpoch: 5, LeftAt: t0}); got != want || !got.Releasing() {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }
