@@ -176,7 +176,7 @@ func (tx *ingestion) read(ctx context.Context, txn *spanner.ReadWriteTransaction
 	if tx.sets, tx.fresh, err = tx.store.readSets(ctx, txn, tenants); err != nil {
 		return err
 	}
-	if tx.holds, err = readHolds(ctx, txn, tx.troubled, tenants, tx.now); err != nil {
+	if tx.holds, err = readHolds(ctx, txn, tx.troubled, tx.sets, tx.wanted(events), tx.now); err != nil {
 		return err
 	}
 	if tx.bodies, err = readBodies(ctx, txn, events, tx.known); err != nil {
@@ -203,6 +203,13 @@ func (s *Store) lines(e *webhook.Event, set *endpointSet, into map[orderID]bool)
 		if ep := &set.endpoints[i]; ep.Ordering != webhook.OrderingNone && s.match(ep, e) {
 			into[orderID{e.Tenant, ep.ID, key}] = true
 		}
+	}
+}
+
+// wanted reports whether any of the events goes to an endpoint.
+func (tx *ingestion) wanted(events []prepared) func(*webhook.Endpoint) bool {
+	return func(ep *webhook.Endpoint) bool {
+		return slices.ContainsFunc(events, func(p prepared) bool { return p.event.Tenant == ep.Tenant && tx.store.match(ep, p.event) })
 	}
 }
 
@@ -499,7 +506,7 @@ func (s *Store) ContinueFanout(ctx context.Context, tenant string, k webhook.Eve
 			return err
 		}
 		now := s.clock()
-		held, err := readHolds(ctx, txn, troubled, map[string]bool{tenant: true}, now)
+		held, err := readHolds(ctx, txn, troubled, sets, func(ep *webhook.Endpoint) bool { return s.match(ep, &e) }, now)
 		if err != nil {
 			return err
 		}

@@ -16,6 +16,7 @@ type config struct {
 	KeysetSecret      string
 	KeysetVersions    []int
 	ProbeURL          string
+	EventsTopic       string
 
 	tasks     tasks.Config
 	retention store.Retention
@@ -25,7 +26,7 @@ type config struct {
 
 const environment = `usage: dispatcher [--version]
 
-Serves POST /attempt and /queue-ready for Cloud Tasks, until SIGTERM. Settings:
+Serves POST /attempt, /control and /queue-ready for Cloud Tasks, until SIGTERM. Settings:
 
   GOOGLE_CLOUD_PROJECT   the project (needed)
   LOCATION               region of the queues (default us-central1)
@@ -33,6 +34,8 @@ Serves POST /attempt and /queue-ready for Cloud Tasks, until SIGTERM. Settings:
   DISPATCHER_URL         this service's own base URL, where next attempts are posted (needed)
   INVOKER                service account whose identity tasks carry (needed)
   POOL_QUEUES            shared queues, comma-separated (needed)
+  CONTROL_QUEUE          queue of control tasks (default sealpost-control)
+  EVENTS_TOPIC           where notices for endpoints' owners are published (default sealpost-events)
   KEYSET_SECRET          secret with the keyset that seals endpoint keys (needed)
   KEYSET_VERSIONS        its version numbers in use, comma-separated (needed)
   PAYLOAD_RETENTION      how long payloads are kept (default 720h)
@@ -58,6 +61,7 @@ func load(getenv func(string) string) (config, error) {
 		KeysetSecret:   e.Needed("KEYSET_SECRET"),
 		KeysetVersions: e.Numbers("KEYSET_VERSIONS"),
 		ProbeURL:       e.Text("EGRESS_PROBE_URL", ""),
+		EventsTopic:    e.Text("EVENTS_TOPIC", "sealpost-events"),
 		retention: store.Retention{
 			Payload: e.Duration("PAYLOAD_RETENTION", 0, time.Hour, store.MaxRetention),
 			Row:     e.Duration("ROW_RETENTION", 0, time.Hour, store.MaxRetention),
@@ -69,6 +73,7 @@ func load(getenv func(string) string) (config, error) {
 		Dispatcher: e.Needed("DISPATCHER_URL"),
 		Invoker:    e.Needed("INVOKER"),
 		Pools:      e.List("POOL_QUEUES"),
+		Control:    e.Text("CONTROL_QUEUE", "sealpost-control"),
 	}
 	var err error
 	cfg.policy, err = deliver.PolicyFromEnv(getenv)
