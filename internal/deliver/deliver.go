@@ -200,7 +200,7 @@ func (d *Dispatcher) step(ctx context.Context, name string) error {
 // QueueReady notes that an endpoint's own queue dispatches, so that its tasks go
 // there from now on. An endpoint that is gone needs nothing.
 func (d *Dispatcher) QueueReady(ctx context.Context, r tasks.Ready) error {
-	err := d.o.Store.MarkQueueReady(ctx, r.Tenant, r.Endpoint)
+	err := d.o.Store.MarkQueueReady(ctx, r.Tenant, r.Endpoint, r.Queue)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil
 	}

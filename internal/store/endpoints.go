@@ -209,23 +209,6 @@ func (s *Store) endpointChange(ctx context.Context, txn *spanner.ReadWriteTransa
 	return []*spanner.Mutation{bump, upsert("Endpoints", row)}, err
 }
 
-// queueSettle is longer than the commit that says so takes and clocks differ.
-const queueSettle = 500 * time.Millisecond
-
-// MarkQueueReady notes that the endpoint's own queue dispatches: what is planned
-// from half a second later on goes there. A second call changes nothing. [ErrNotFound] if there is no such
-// endpoint; a deleted one is left alone.
-func (s *Store) MarkQueueReady(ctx context.Context, tenant, endpoint string) error {
-	err := s.changeEndpoint(ctx, "queue-ready", tenant, endpoint, 0, func(ep *webhook.Endpoint, now time.Time) (*spanner.Mutation, bool) {
-		if ep.State == webhook.EndpointDeleted || !ep.QueueReadyAt.IsZero() {
-			return nil, false
-		}
-		ep.QueueReadyAt = now.Add(queueSettle)
-		return nil, true
-	})
-	return wrap(err, "mark queue of %s/%s ready", tenant, endpoint)
-}
-
 // disable switches endpoints off that asked for it, inside a transaction of
 // [Store.Record]. Those already off or deleted stay as they are.
 func (s *Store) disable(ctx context.Context, txn *spanner.ReadWriteTransaction, why map[endpointID]string, now time.Time) ([]*spanner.Mutation, error) {

@@ -115,12 +115,12 @@ func (s *Store) recordGroup(ctx context.Context, recs []AttemptRecord) ([]Record
 	return tx.out, s.refreshQueues(ctx, tx.out)
 }
 
-// refreshQueues looks again whether the endpoints' own queues serve by now, where
-// they did not when the attempts began: that may be a minute ago.
+// refreshQueues looks again which queues the endpoints have: the attempts may have
+// begun a minute ago.
 func (s *Store) refreshQueues(ctx context.Context, recorded []Recorded) error {
 	ids := map[endpointID]bool{}
 	for _, r := range recorded {
-		if n := r.Next; n != nil && n.Queue.ReadyAt.IsZero() {
+		if n := r.Next; n != nil {
 			ids[endpointID{n.Key.Tenant, n.Key.Endpoint}] = true
 		}
 	}
@@ -129,7 +129,7 @@ func (s *Store) refreshQueues(ctx context.Context, recorded []Recorded) error {
 		return err
 	}
 	for _, r := range recorded {
-		if n := r.Next; n != nil && n.Queue.ReadyAt.IsZero() {
+		if n := r.Next; n != nil {
 			n.Queue = cards[endpointID{n.Key.Tenant, n.Key.Endpoint}].queue()
 		}
 	}

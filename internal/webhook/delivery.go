@@ -106,6 +106,9 @@ type Task struct {
 	Queue QueueRef
 	// Planned is when the delivery came to wait for this attempt.
 	Planned time.Time
+	// Slot is the time that the endpoint's rate limit has allotted to the attempt, if
+	// it has been put back for that; zero if not.
+	Slot time.Time
 }
 
 // InOwnQueue reports whether the task belongs into the endpoint's own queue. It
@@ -113,5 +116,7 @@ type Task struct {
 // knows a task's name within one queue only, so that a task made again must go
 // where the first went, or the attempt would be made twice.
 func (t *Task) InOwnQueue() bool {
-	return t.Queue.Own != "" && !t.Queue.ReadyAt.IsZero() && !t.Queue.ReadyAt.After(t.Planned)
+	q := t.Queue
+	return q.Own != "" && !q.ReadyAt.IsZero() && !q.ReadyAt.After(t.Planned) &&
+		(q.LeftAt.IsZero() || q.LeftAt.After(t.Planned))
 }

@@ -33,6 +33,7 @@ Serves POST /attempt and /queue-ready for Cloud Tasks, until SIGTERM. Settings:
   DISPATCHER_URL         this service's own base URL, where next attempts are posted (needed)
   INVOKER                service account whose identity tasks carry (needed)
   POOL_QUEUES            shared queues, comma-separated (needed)
+  MAX_QUEUES             queues that the region may have in all (default 1000, the usual quota)
   KEYSET_SECRET          secret with the keyset that seals endpoint keys (needed)
   KEYSET_VERSIONS        its version numbers in use, comma-separated (needed)
   PAYLOAD_RETENTION      how long payloads are kept (default 720h)
@@ -69,6 +70,7 @@ func load(getenv func(string) string) (config, error) {
 		Dispatcher: e.Needed("DISPATCHER_URL"),
 		Invoker:    e.Needed("INVOKER"),
 		Pools:      e.List("POOL_QUEUES"),
+		MaxQueues:  int(e.Number("MAX_QUEUES", tasks.DefaultMaxQueues, 1, 1_000_000)),
 	}
 	var err error
 	cfg.policy, err = deliver.PolicyFromEnv(getenv)

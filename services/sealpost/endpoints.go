@@ -37,7 +37,7 @@ type endpointView struct {
 	MaxConcurrency int64      `json:"max_concurrency"`
 	TimeoutSeconds float64    `json:"timeout_seconds"`
 	Retry          string     `json:"retry"`
-	Queue          string     `json:"queue"`
+	Queue          string     `json:"queue"` // empty: shared queues
 	QueueReady     bool       `json:"queue_ready"`
 	QueueError     string     `json:"queue_error,omitempty"`
 	CreatedAt      *time.Time `json:"created_at,omitempty"`
@@ -115,6 +115,7 @@ the tenant that matches --events is delivered.`,
 	f.Float64Var(&ep.RatePerSecond, "rate", webhook.DefaultRatePerSecond, "deliveries per second at most")
 	f.Int64Var(&ep.MaxConcurrency, "concurrency", webhook.DefaultMaxConcurrency, "deliveries under way at once at most")
 	f.DurationVar(&ep.Timeout, "timeout", webhook.DefaultTimeout, "how long one attempt may take (1s to 60s)")
+	f.StringVar((*string)(&ep.Queueing), "queue", "auto", "own: a queue of its own, also of those kept in reserve; pool: shared queues; auto: its own while there are enough")
 	f.StringVar(&retry, "retry", webhook.PresetDefault, "retry policy: default, 41h, waits such as 0s,5s,5m, or exponential;…: see retry-plan --help")
 	return cmd
 }
@@ -156,7 +157,16 @@ func (c *cli) newEndpoint(ep *webhook.Endpoint, secretText, retry string) (signi
 	if err := errors.Join(errs...); err != nil {
 		return secret, usageError{err}
 	}
-	ep.Queue = queueName()
+	switch ep.Queueing {
+	case "auto":
+		ep.Queueing = webhook.QueueingAuto
+	case webhook.QueueingAuto, webhook.QueueingOwn, webhook.QueueingPool:
+	default:
+		return secret, usageError{fmt.Errorf("--queue %q is not auto, own or pool", ep.Queueing)}
+	}
+	if ep.Queueing != webhook.QueueingPool {
+		ep.Queue = queueName()
+	}
 	return secret, nil
 }
 
@@ -219,7 +229,14 @@ func createEndpoint(ctx context.Context, st *store.Store, sealer *secrets.Sealer
 		return nil, err
 	}
 	*ep = created
-	return queue.CreateQueue(ctx, ep), nil
+	if err := queue.CreateQueue(ctx, ep); !errors.Is(err, tasks.ErrNoQuota) {
+		return err, nil
+	}
+	if err := st.DropQueue(ctx, ep.Tenant, ep.ID, ep.Queue); err != nil {
+		return err, nil
+	}
+	ep.Queue = ""
+	return nil, nil
 }
 
 func sealKey(sealer *secrets.Sealer, tenant, endpoint string, secret signing.Secret) (store.SealedKey, error) {

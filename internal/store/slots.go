@@ -1,0 +1,191 @@
+package store
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"cloud.google.com/go/spanner"
+	"github.com/sealpost/sealpost/internal/webhook"
+)
+
+// holdTime is how long an instance that reserved slots counts as one that makes
+// attempts: as long as the longest of them takes, and a little.
+const holdTime = webhook.MaxTimeout + 10*time.Second
+
+// SlotRequest asks for slots of an endpoint's rate limit: times, Interval apart, at
+// each of which one attempt may begin.
+type SlotRequest struct {
+	Tenant, Endpoint string
+	Holder           string // the dispatcher instance that asks
+	Count            int    // at least 1
+	Interval         time.Duration
+	// Burst is how many slots may lie in the past, to be used at once after a pause.
+	Burst int
+	// Horizon is how far ahead a slot may be.
+	Horizon time.Duration
+}
+
+// Slots are what was reserved: Count times from First on, Interval apart. Count is
+// less than asked for, or 0, where the rest would be beyond the horizon.
+type Slots struct {
+	First    time.Time
+	Count    int
+	Interval time.Duration
+	// Holders is how many instances make attempts at the endpoint, this one included.
+	Holders int
+}
+
+// ReserveSlots gives each request slots that nobody else has: over all instances an
+// endpoint's attempts do not exceed its rate. One transaction per group; requests for
+// one endpoint are served in order. Reserved slots that are not used are lost, and so
+// are those of a call whose outcome is unknown: an endpoint may get less than its
+// rate, never more.
+func (s *Store) ReserveSlots(ctx context.Context, reqs []SlotRequest) ([]Slots, error) {
+	for i := range reqs {
+		if r := &reqs[i]; r.Count < 1 || r.Interval <= 0 || r.Burst < 0 || r.Holder == "" || len(r.Holder) > 64 {
+			return nil, wrap(invalid("want a holder, slots and an interval: %+v", *r), "reserve slots")
+		}
+	}
+	out := make([]Slots, 0, len(reqs))
+	for part := range slices.Chunk(reqs, maxGroup) {
+		got, err := s.reserveGroup(ctx, part)
+		if err != nil {
+			return nil, wrap(err, "reserve slots of %d endpoints", len(part))
+		}
+		out = append(out, got...)
+	}
+	return out, nil
+}
+
+type slotsRow struct {
+	Tenant     string
+	EndpointID string `spanner:"EndpointId"`
+	NextSlot   time.Time
+	Holders    []string
+	HeldUntil  []time.Time
+	UpdatedAt  time.Time
+}
+
+var slotsColumns = columnsOf[slotsRow]()
+
+func (s *Store) reserveGroup(ctx context.Context, reqs []SlotRequest) (out []Slots, err error) {
+	_, err = s.write(ctx, "reserve-slots", func(ctx context.Context, txn *spanner.ReadWriteTransaction) error {
+		now := s.clock()
+		rows := map[endpointID]*slotsRow{}
+		var keys []spanner.Key
+		for i := range reqs {
+			id := endpointID{reqs[i].Tenant, reqs[i].Endpoint}
+			if rows[id] == nil {
+				rows[id] = &slotsRow{Tenant: id.tenant, EndpointID: id.id}
+				keys = append(keys, spanner.Key{id.tenant, id.id})
+			}
+		}
+		stored, err := collect[slotsRow](txn.ReadWithOptions(ctx, "EndpointSlots", spanner.KeySetFromKeys(keys...), slotsColumns, tag("reserve-slots")))
+		if err != nil {
+			return err
+		}
+		for i := range stored {
+			rows[endpointID{stored[i].Tenant, stored[i].EndpointID}] = &stored[i]
+		}
+		out = make([]Slots, len(reqs))
+		for i := range reqs {
+			out[i] = rows[endpointID{reqs[i].Tenant, reqs[i].Endpoint}].reserve(&reqs[i], now)
+		}
+		var ms []*spanner.Mutation
+		for _, r := range rows {
+			ms = append(ms, upsert("EndpointSlots", r))
+		}
+		return txn.BufferWrite(ms)
+	})
+	return out, err
+}
+
+// reserve is the generic cell rate algorithm: NextSlot never lags more than the burst
+// behind now.
+func (r *slotsRow) reserve(q *SlotRequest, now time.Time) Slots {
+	r.UpdatedAt = now
+	r.hold(q.Holder, now)
+	first := now.Add(-time.Duration(q.Burst) * q.Interval)
+	if r.NextSlot.After(first) {
+		first = r.NextSlot
+	}
+	n := 0
+	if end := now.Add(q.Horizon); !first.After(end) {
+		n = min(q.Count, int(end.Sub(first)/q.Interval)+1)
+	}
+	r.NextSlot = first.Add(time.Duration(n) * q.Interval)
+	return Slots{First: first, Count: n, Interval: q.Interval, Holders: len(r.Holders)}
+}
+
+// hold notes that the holder makes attempts, and forgets those that no longer do.
+func (r *slotsRow) hold(holder string, now time.Time) {
+	holders, until := []string{holder}, []time.Time{now.Add(holdTime)}
+	for i, h := range r.Holders {
+		if h != holder && i < len(r.HeldUntil) && r.HeldUntil[i].After(now) {
+			holders, until = append(holders, h), append(until, r.HeldUntil[i])
+		}
+	}
+	r.Holders, r.HeldUntil = holders, until
+}
+
+// Deferral moves a scheduled attempt to a later time.
+type Deferral struct {
+	Key webhook.AttemptKey
+	At  time.Time
+}
+
+// Defer notes that attempts are made later than planned, because the endpoint's limit
+// has no earlier time for them, so that nobody takes them for lost. It gives the tasks
+// that ought to exist instead, each under a new name; nil for an attempt that is not
+// scheduled any more. It never moves an attempt to an earlier time. One transaction.
+func (s *Store) Defer(ctx context.Context, ds []Deferral) ([]*webhook.Task, error) {
+	out := make([]*webhook.Task, len(ds))
+	ids := map[endpointID]bool{}
+	_, err := s.write(ctx, "defer", func(ctx context.Context, txn *spanner.ReadWriteTransaction) error {
+		now := s.clock()
+		clear(out)
+		var keys []spanner.Key
+		for i := range ds {
+			keys = append(keys, spanner.Key{ds[i].Key.Event[:], ds[i].Key.Endpoint})
+		}
+		rows, err := collect[deliveryRow](txn.ReadWithOptions(ctx, "Deliveries", spanner.KeySetFromKeys(keys...), deliveryColumns, tag("defer")))
+		if err != nil {
+			return err
+		}
+		byID := map[deliveryID]*webhook.Delivery{}
+		for i := range rows {
+			d := rows[i].delivery()
+			byID[deliveryID{d.Event, d.Endpoint}] = &d
+		}
+		var ms []*spanner.Mutation
+		for i := range ds {
+			k := ds[i].Key
+			d := byID[deliveryID{k.Event, k.Endpoint}]
+			if d == nil || d.Tenant != k.Tenant || !standsAt(d, k) || k.Task < d.Task {
+				continue
+			}
+			if at := ds[i].At.UTC().Round(0); at.After(d.NextAttemptAt) {
+				d.NextAttemptAt = at
+			}
+			d.Task, d.UpdatedAt = max(d.Task, k.Task)+1, now
+			ms = append(ms, updateDelivery(d))
+			out[i] = &webhook.Task{Key: d.Key(), At: d.NextAttemptAt, Planned: d.UpdatedAt}
+			ids[endpointID{d.Tenant, d.Endpoint}] = true
+		}
+		return txn.BufferWrite(ms)
+	})
+	if err != nil {
+		return nil, wrap(err, "defer %d attempts", len(ds))
+	}
+	cards, err := s.cardsOf(ctx, ids)
+	if err != nil {
+		return nil, wrap(err, "defer %d attempts", len(ds))
+	}
+	for _, t := range out {
+		if t != nil {
+			t.Queue = cards[endpointID{t.Key.Tenant, t.Key.Endpoint}].queue()
+		}
+	}
+	return out, nil
+}
