@@ -8,6 +8,7 @@ package deliver
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -53,6 +54,9 @@ type Options struct {
 	// instance the way out may take a minute to open. Empty means that it is open.
 	ProbeURL string
 	Version  string // for the User-Agent
+	// MaxInFlight bounds the attempts under way; 0 means [DefaultMaxInFlight]. It is to
+	// be what Cloud Run's concurrency is: then a full instance gets no more requests.
+	MaxInFlight int
 	// BodyBudget bounds the bytes of payloads held at any time; 0 means
 	// [DefaultBodyBudget].
 	BodyBudget int64
@@ -69,6 +73,10 @@ type Dispatcher struct {
 	client  *safedial.Client
 	bodies  *semaphore.Weighted
 	records *store.Batcher[store.AttemptRecord, store.Recorded]
+
+	limits       *limits
+	reservations *store.Batcher[webhook.SlotRequest, webhook.Slots]
+	deferrals    *store.Batcher[store.Deferral, *webhook.Task]
 }
 
 // New makes a Dispatcher.
@@ -78,6 +86,9 @@ func New(o Options) *Dispatcher {
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.MaxInFlight == 0 {
+		o.MaxInFlight = DefaultMaxInFlight
 	}
 	if o.BodyBudget == 0 {
 		o.BodyBudget = DefaultBodyBudget
@@ -92,12 +103,17 @@ func New(o Options) *Dispatcher {
 		MaxBytes: 16 << 20,
 		Size:     func(r store.AttemptRecord) int { return len(r.Attempt.Excerpt) + 1024 },
 	}, o.Store.Record)
+	d.reservations = store.NewBatcher(store.BatcherOptions[webhook.SlotRequest]{MaxItems: 200}, o.Store.ReserveSlots)
+	d.deferrals = store.NewBatcher(store.BatcherOptions[store.Deferral]{MaxItems: 200}, o.Store.Defer)
+	d.limits = newLimits(rand.Text(), o.MaxInFlight, o.Now, d.reservations.Do)
 	return d
 }
 
 // Close waits for what is being recorded and closes idle connections.
 func (d *Dispatcher) Close() {
 	d.records.Close()
+	d.reservations.Close()
+	d.deferrals.Close()
 	d.client.CloseIdleConnections()
 }
 
@@ -115,6 +131,12 @@ func (d *Dispatcher) Attempt(ctx context.Context, k webhook.AttemptKey) error {
 	if claim.Verdict != store.VerdictRun {
 		return d.skip(ctx, k, claim)
 	}
+	d.o.Queue.Ensure(ctx, &claim.Endpoint)
+	release, err := d.admit(ctx, k, claim)
+	if release == nil {
+		return err
+	}
+	defer release()
 	if err := d.step(ctx, StepClaimed); err != nil {
 		return err
 	}

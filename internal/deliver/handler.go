@@ -41,7 +41,7 @@ func (d *Dispatcher) serveAttempt(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
-	d.answer(w, r, d.Attempt(r.Context(), k))
+	d.answer(w, r, d.Attempt(withOrigin(r.Context(), r.Header), k))
 }
 
 func (d *Dispatcher) serveQueueReady(w http.ResponseWriter, r *http.Request) {
@@ -73,5 +73,5 @@ func (d *Dispatcher) answer(w http.ResponseWriter, r *http.Request, err error) {
 
 // outage reports whether every other task would fail as well.
 func outage(err error) bool {
-	return errors.Is(err, errNoEgress) || errors.Is(err, errNoMemory) || store.Transient(err)
+	return errors.Is(err, errNoEgress) || errors.Is(err, errNoMemory) || errors.Is(err, errFull) || store.Transient(err)
 }

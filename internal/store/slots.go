@@ -9,45 +9,18 @@ import (
 	"github.com/sealpost/sealpost/internal/webhook"
 )
 
-// holdTime is how long an instance that reserved slots counts as one that makes
-// attempts: as long as the longest of them takes, and a little.
-const holdTime = webhook.MaxTimeout + 10*time.Second
-
-// SlotRequest asks for slots of an endpoint's rate limit: times, Interval apart, at
-// each of which one attempt may begin.
-type SlotRequest struct {
-	Tenant, Endpoint string
-	Holder           string // the dispatcher instance that asks
-	Count            int    // at least 1
-	Interval         time.Duration
-	// Burst is how many slots may lie in the past, to be used at once after a pause.
-	Burst int
-	// Horizon is how far ahead a slot may be.
-	Horizon time.Duration
-}
-
-// Slots are what was reserved: Count times from First on, Interval apart. Count is
-// less than asked for, or 0, where the rest would be beyond the horizon.
-type Slots struct {
-	First    time.Time
-	Count    int
-	Interval time.Duration
-	// Holders is how many instances make attempts at the endpoint, this one included.
-	Holders int
-}
-
 // ReserveSlots gives each request slots that nobody else has: over all instances an
 // endpoint's attempts do not exceed its rate. One transaction per group; requests for
 // one endpoint are served in order. Reserved slots that are not used are lost, and so
 // are those of a call whose outcome is unknown: an endpoint may get less than its
 // rate, never more.
-func (s *Store) ReserveSlots(ctx context.Context, reqs []SlotRequest) ([]Slots, error) {
+func (s *Store) ReserveSlots(ctx context.Context, reqs []webhook.SlotRequest) ([]webhook.Slots, error) {
 	for i := range reqs {
 		if r := &reqs[i]; r.Count < 1 || r.Interval <= 0 || r.Burst < 0 || r.Holder == "" || len(r.Holder) > 64 {
 			return nil, wrap(invalid("want a holder, slots and an interval: %+v", *r), "reserve slots")
 		}
 	}
-	out := make([]Slots, 0, len(reqs))
+	out := make([]webhook.Slots, 0, len(reqs))
 	for part := range slices.Chunk(reqs, maxGroup) {
 		got, err := s.reserveGroup(ctx, part)
 		if err != nil {
@@ -69,7 +42,7 @@ type slotsRow struct {
 
 var slotsColumns = columnsOf[slotsRow]()
 
-func (s *Store) reserveGroup(ctx context.Context, reqs []SlotRequest) (out []Slots, err error) {
+func (s *Store) reserveGroup(ctx context.Context, reqs []webhook.SlotRequest) (out []webhook.Slots, err error) {
 	_, err = s.write(ctx, "reserve-slots", func(ctx context.Context, txn *spanner.ReadWriteTransaction) error {
 		now := s.clock()
 		rows := map[endpointID]*slotsRow{}
@@ -88,9 +61,12 @@ func (s *Store) reserveGroup(ctx context.Context, reqs []SlotRequest) (out []Slo
 		for i := range stored {
 			rows[endpointID{stored[i].Tenant, stored[i].EndpointID}] = &stored[i]
 		}
-		out = make([]Slots, len(reqs))
+		out = make([]webhook.Slots, len(reqs))
 		for i := range reqs {
-			out[i] = rows[endpointID{reqs[i].Tenant, reqs[i].Endpoint}].reserve(&reqs[i], now)
+			r := rows[endpointID{reqs[i].Tenant, reqs[i].Endpoint}]
+			a := webhook.Allotment{NextSlot: r.NextSlot, Holders: r.Holders, HeldUntil: r.HeldUntil}
+			a, out[i] = a.Reserve(reqs[i], now)
+			r.NextSlot, r.Holders, r.HeldUntil, r.UpdatedAt = a.NextSlot, a.Holders, a.HeldUntil, now
 		}
 		var ms []*spanner.Mutation
 		for _, r := range rows {
@@ -99,34 +75,6 @@ func (s *Store) reserveGroup(ctx context.Context, reqs []SlotRequest) (out []Slo
 		return txn.BufferWrite(ms)
 	})
 	return out, err
-}
-
-// reserve is the generic cell rate algorithm: NextSlot never lags more than the burst
-// behind now.
-func (r *slotsRow) reserve(q *SlotRequest, now time.Time) Slots {
-	r.UpdatedAt = now
-	r.hold(q.Holder, now)
-	first := now.Add(-time.Duration(q.Burst) * q.Interval)
-	if r.NextSlot.After(first) {
-		first = r.NextSlot
-	}
-	n := 0
-	if end := now.Add(q.Horizon); !first.After(end) {
-		n = min(q.Count, int(end.Sub(first)/q.Interval)+1)
-	}
-	r.NextSlot = first.Add(time.Duration(n) * q.Interval)
-	return Slots{First: first, Count: n, Interval: q.Interval, Holders: len(r.Holders)}
-}
-
-// hold notes that the holder makes attempts, and forgets those that no longer do.
-func (r *slotsRow) hold(holder string, now time.Time) {
-	holders, until := []string{holder}, []time.Time{now.Add(holdTime)}
-	for i, h := range r.Holders {
-		if h != holder && i < len(r.HeldUntil) && r.HeldUntil[i].After(now) {
-			holders, until = append(holders, h), append(until, r.HeldUntil[i])
-		}
-	}
-	r.Holders, r.HeldUntil = holders, until
 }
 
 // Deferral moves a scheduled attempt to a later time.

@@ -11,11 +11,11 @@ import (
 	"github.com/sealpost/sealpost/internal/webhook"
 )
 
-func slotsOf(holder string, count int) SlotRequest {
-	return SlotRequest{Tenant: "default", Endpoint: "a", Holder: holder, Count: count, Interval: 100 * time.Millisecond, Burst: 2, Horizon: time.Hour}
+func slotsOf(holder string, count int) webhook.SlotRequest {
+	return webhook.SlotRequest{Tenant: "default", Endpoint: "a", Holder: holder, Count: count, Interval: 100 * time.Millisecond, Burst: 2, Horizon: time.Hour}
 }
 
-func (f *fixture) reserve(reqs ...SlotRequest) []Slots {
+func (f *fixture) reserve(reqs ...webhook.SlotRequest) []webhook.Slots {
 	f.t.Helper()
 	got, err := f.ReserveSlots(f.ctx, reqs)
 	if err != nil {
@@ -36,7 +36,7 @@ func TestSlotsAreExactOverInstances(t *testing.T) {
 		st := f.open(Options{})
 		wg.Go(func() {
 			for range 5 {
-				got, err := st.ReserveSlots(t.Context(), []SlotRequest{slotsOf(fmt.Sprint("instance ", i), 3), slotsOf(fmt.Sprint("instance ", i), 2)})
+				got, err := st.ReserveSlots(t.Context(), []webhook.SlotRequest{slotsOf(fmt.Sprint("instance ", i), 3), slotsOf(fmt.Sprint("instance ", i), 2)})
 				if err != nil {
 					t.Error(err)
 					return
@@ -80,7 +80,7 @@ func TestSlots(t *testing.T) {
 	if got := f.reserve(slotsOf("two", 1))[0]; !got.First.Equal(t0.Add(time.Minute - 200*time.Millisecond)) {
 		t.Errorf("after a pause: %+v", got)
 	}
-	f.clock.move(holdTime)
+	f.clock.move(webhook.MaxTimeout + 10*time.Second)
 	if got := f.reserve(slotsOf("three", 1))[0]; got.Holders != 1 {
 		t.Errorf("instances that are gone are counted: %+v", got)
 	}
@@ -92,8 +92,8 @@ func TestSlots(t *testing.T) {
 	if got[0].Count != 11 || got[1].Count != 0 {
 		t.Errorf("to the horizon: %+v", got)
 	}
-	for _, bad := range []SlotRequest{{}, slotsOf("", 1), slotsOf("x", 0), {Holder: "x", Count: 1}} {
-		if _, err := f.ReserveSlots(f.ctx, []SlotRequest{bad}); !errors.Is(err, ErrInvalid) {
+	for _, bad := range []webhook.SlotRequest{{}, slotsOf("", 1), slotsOf("x", 0), {Holder: "x", Count: 1}} {
+		if _, err := f.ReserveSlots(f.ctx, []webhook.SlotRequest{bad}); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%+v: %v", bad, err)
 		}
 	}

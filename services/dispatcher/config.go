@@ -16,6 +16,7 @@ type config struct {
 	KeysetSecret      string
 	KeysetVersions    []int
 	ProbeURL          string
+	MaxInFlight       int
 
 	tasks     tasks.Config
 	retention store.Retention
@@ -36,6 +37,7 @@ Serves POST /attempt and /queue-ready for Cloud Tasks, until SIGTERM. Settings:
   MAX_QUEUES             queues that the region may have in all (default 1000, the usual quota)
   KEYSET_SECRET          secret with the keyset that seals endpoint keys (needed)
   KEYSET_VERSIONS        its version numbers in use, comma-separated (needed)
+  MAX_IN_FLIGHT          attempts at once, as Cloud Run's concurrency (default 250)
   PAYLOAD_RETENTION      how long payloads are kept (default 720h)
   ROW_RETENTION          how long event rows are kept (default 1080h, above 744h)
   EGRESS_POLICY          strict (default) or dev, beside an emulator only
@@ -59,6 +61,7 @@ func load(getenv func(string) string) (config, error) {
 		KeysetSecret:   e.Needed("KEYSET_SECRET"),
 		KeysetVersions: e.Numbers("KEYSET_VERSIONS"),
 		ProbeURL:       e.Text("EGRESS_PROBE_URL", ""),
+		MaxInFlight:    int(e.Number("MAX_IN_FLIGHT", deliver.DefaultMaxInFlight, 1, 10_000)),
 		retention: store.Retention{
 			Payload: e.Duration("PAYLOAD_RETENTION", 0, time.Hour, store.MaxRetention),
 			Row:     e.Duration("ROW_RETENTION", 0, time.Hour, store.MaxRetention),

@@ -48,7 +48,7 @@ func run(ctx context.Context, getenv func(string) string) error {
 		return err
 	}
 	defer queue.Close()
-	d := deliver.New(deliver.Options{Store: st, Queue: queue, Sealer: sealer, Policy: cfg.policy, ProbeURL: cfg.ProbeURL, Version: serve.Version(), Log: log})
+	d := deliver.New(deliver.Options{Store: st, Queue: queue, Sealer: sealer, Policy: cfg.policy, ProbeURL: cfg.ProbeURL, Version: serve.Version(), MaxInFlight: cfg.MaxInFlight, Log: log})
 	defer d.Close()
 
 	ready := func(ctx context.Context) error { return errors.Join(st.Ping(ctx), d.Ready(ctx)) }
