@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
+	"github.com/sealpost/sealpost/internal/bus"
 	"github.com/sealpost/sealpost/internal/safedial"
 	"github.com/sealpost/sealpost/internal/secrets"
 	"github.com/sealpost/sealpost/internal/store"
@@ -30,6 +31,7 @@ const (
 	StepClaimed   = "claimed"   // the row was read, nothing sent
 	StepSent      = "sent"      // the endpoint has answered, nothing recorded
 	StepRecorded  = "recorded"  // the outcome is committed, the next task not created
+	StepNext      = "next"      // the next task exists, control tasks do not
 	StepScheduled = "scheduled" // all is done, Cloud Tasks not told
 )
 
@@ -60,8 +62,12 @@ type Options struct {
 	// BodyBudget bounds the bytes of payloads held at any time; 0 means
 	// [DefaultBodyBudget].
 	BodyBudget int64
-	Log        *slog.Logger
-	Now        func() time.Time // nil = time.Now
+	// Publish publishes an event of Sealpost's own, such as a notice for an endpoint's
+	// owner, to the topic of published events, and returns once Pub/Sub has it. Nil
+	// publishes none: notices stay unsent until a dispatcher can.
+	Publish func(context.Context, bus.EventMessage) error
+	Log     *slog.Logger
+	Now     func() time.Time // nil = time.Now
 	// Step, when not nil, is called between the steps; an error stops the attempt
 	// there as a crash would. Nil in production.
 	Step func(ctx context.Context, step string) error
@@ -73,6 +79,7 @@ type Dispatcher struct {
 	client  *safedial.Client
 	bodies  *semaphore.Weighted
 	records *store.Batcher[store.AttemptRecord, store.Recorded]
+	made    controlMemo
 
 	limits       *limits
 	reservations *store.Batcher[webhook.SlotRequest, webhook.Slots]
@@ -120,16 +127,14 @@ func (d *Dispatcher) Close() {
 // Attempt makes the attempt that k names, if it is still to be made.
 //
 // A nil error means that Cloud Tasks may forget the task: the outcome is
-// committed and the next task exists, or there is nothing to do. An error is
-// ours; the caller has the task run again. Running it again is safe at every
-// step: a recorded attempt is not sent again, an unrecorded one may be.
+// committed, the next task exists and so do the control tasks that follow, or
+// there is nothing to do. An error is ours; the caller has the task run again.
+// Running it again is safe at every step: a recorded attempt is not sent again, an
+// unrecorded one may be.
 func (d *Dispatcher) Attempt(ctx context.Context, k webhook.AttemptKey) error {
-	claim, err := d.o.Store.Claim(ctx, k)
-	if err != nil {
-		return fmt.Errorf("claim %s: %w", k, err)
-	}
-	if claim.Verdict != store.VerdictRun {
-		return d.skip(ctx, k, claim)
+	claim, err := d.claim(ctx, k)
+	if err != nil || claim == nil {
+		return err
 	}
 	d.o.Queue.Ensure(ctx, &claim.Endpoint)
 	release, err := d.admit(ctx, k, claim)
@@ -151,21 +156,64 @@ func (d *Dispatcher) Attempt(ctx context.Context, k webhook.AttemptKey) error {
 		return err
 	}
 	now := d.o.Now()
-	decision := webhook.Decide(claim.Delivery, attempt.Outcome, claim.Endpoint.Retry, now)
+	decision := webhook.DecideTriggered(claim.Delivery, attempt.Outcome, claim.Endpoint.Retry, now)
 	ctx, cancel := context.WithTimeout(ctx, afterwards)
 	defer cancel()
 	recorded, err := d.records.Do(ctx, store.AttemptRecord{Attempt: attempt, Decision: decision, Queue: claim.Endpoint.QueueRef()})
 	if err != nil {
 		return fmt.Errorf("record %s: %w", k, err)
 	}
-	d.logAttempt(ctx, claim, attempt, decision, recorded.Applied)
+	d.logAttempt(ctx, claim, attempt, recorded)
 	if err := d.step(ctx, StepRecorded); err != nil {
 		return err
 	}
 	if err := d.schedule(ctx, recorded.Next); err != nil {
 		return err
 	}
+	if err := d.step(ctx, StepNext); err != nil {
+		return err
+	}
+	if err := d.follow(ctx, k, recorded); err != nil {
+		return err
+	}
 	return d.step(ctx, StepScheduled)
+}
+
+// claims bounds how often an attempt is claimed anew because its endpoint was
+// found to be no longer what the claim knew.
+const claims = 4
+
+// claim gives what is needed to make the attempt; nil if it is not to be made, and
+// all that is due instead is done.
+func (d *Dispatcher) claim(ctx context.Context, k webhook.AttemptKey) (*store.Claim, error) {
+	for range claims {
+		c, err := d.o.Store.Claim(ctx, k)
+		if err != nil {
+			return nil, fmt.Errorf("claim %s: %w", k, err)
+		}
+		if err := d.ensure(ctx, c.Controls); err != nil {
+			return nil, err
+		}
+		if c.Verdict == store.VerdictRun {
+			return c, nil
+		}
+		if done, err := d.skip(ctx, k, c); done || err != nil {
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("claim %s: %w", k, errUnsettled)
+}
+
+// errUnsettled: the endpoint's state keeps changing under the attempt.
+var errUnsettled = errors.New("the endpoint's state is changing")
+
+// follow makes the control tasks that follow from a recorded attempt. Where an
+// earlier run recorded it, that may have stopped before it made them.
+func (d *Dispatcher) follow(ctx context.Context, k webhook.AttemptKey, r store.Recorded) error {
+	if r.Again {
+		return d.Follow(ctx, k.Tenant, k.Endpoint)
+	}
+	return d.control(ctx, r.Controls)
 }
 
 // unpackAndSend holds the body in memory for no longer than the exchange, and
@@ -184,25 +232,41 @@ func (d *Dispatcher) unpackAndSend(ctx context.Context, c *store.Claim) (webhook
 	return d.send(ctx, c)
 }
 
-// skip does what is due for an attempt that must not be made.
-func (d *Dispatcher) skip(ctx context.Context, k webhook.AttemptKey, c *store.Claim) error {
-	d.o.Log.LogAttrs(ctx, slog.LevelInfo, "attempt skipped", append(keyAttrs("skip", k), slog.String("verdict", string(c.Verdict)))...)
-	var err error
+// skip does what is due for an attempt that must not be made. It answers false if
+// that turns out to have been a mistake: the attempt is to be claimed anew.
+func (d *Dispatcher) skip(ctx context.Context, k webhook.AttemptKey, c *store.Claim) (done bool, err error) {
 	switch c.Verdict {
 	case store.VerdictStale:
 		// The delivery has moved on; whoever moved it may have crashed before it
-		// scheduled the attempt that is due instead.
-		return d.schedule(ctx, c.Current)
+		// scheduled the attempt that is due instead, or saw to the endpoint.
+		if err = d.schedule(ctx, c.Current); err == nil {
+			err = d.Follow(ctx, k.Tenant, k.Endpoint)
+		}
+		done = true
 	case store.VerdictHeld:
-		err = d.o.Store.Settle(ctx, k, webhook.DeliveryHeld, c.Reason)
+		done, err = d.o.Store.Settle(ctx, k, webhook.DeliveryHeld, c.Reason)
 	case store.VerdictCancelled:
-		err = d.o.Store.Settle(ctx, k, webhook.DeliveryCancelled, c.Reason)
-	case store.VerdictGone: // neither row nor anything to do
+		done, err = d.o.Store.Settle(ctx, k, webhook.DeliveryCancelled, c.Reason)
+	case store.VerdictLater:
+		var task *webhook.Task
+		if task, done, err = d.o.Store.Postpone(ctx, k); err == nil {
+			err = d.schedule(ctx, task)
+		}
+	case store.VerdictProbe:
+		var p store.Probe
+		if p, err = d.o.Store.BeginProbe(ctx, k); err == nil {
+			err = d.control(ctx, p.Controls)
+		}
+	default: // gone: neither row nor anything to do
+		done = true
 	}
 	if err != nil {
-		return fmt.Errorf("settle %s: %w", k, err)
+		return false, fmt.Errorf("settle %s as %s: %w", k, c.Verdict, err)
 	}
-	return nil
+	if done {
+		d.o.Log.LogAttrs(ctx, slog.LevelInfo, "attempt skipped", append(keyAttrs("skip", k), slog.String("verdict", string(c.Verdict)), slog.String("reason", c.Reason))...)
+	}
+	return done, nil
 }
 
 func (d *Dispatcher) schedule(ctx context.Context, t *webhook.Task) error {
@@ -230,7 +294,7 @@ func (d *Dispatcher) QueueReady(ctx context.Context, r tasks.Ready) error {
 }
 
 // logAttempt writes the one wide line of an attempt.
-func (d *Dispatcher) logAttempt(ctx context.Context, c *store.Claim, a webhook.Attempt, dec webhook.Decision, applied bool) {
+func (d *Dispatcher) logAttempt(ctx context.Context, c *store.Claim, a webhook.Attempt, r store.Recorded) {
 	level := slog.LevelInfo
 	if !a.Outcome.OK() {
 		level = slog.LevelWarn
@@ -242,15 +306,15 @@ func (d *Dispatcher) logAttempt(ctx context.Context, c *store.Claim, a webhook.A
 		slog.String("class", string(a.Outcome.Class)),
 		slog.Int("status", a.Outcome.Status),
 		slog.Float64("ms", float64(a.Duration.Microseconds())/1000),
-		slog.String("outcome", string(dec.State)),
-		slog.Bool("applied", applied),
+		slog.String("outcome", string(r.Delivery.State)),
+		slog.Bool("applied", r.Applied),
 		slog.Float64("age_ms", float64(d.o.Now().Sub(c.Event.ReceivedAt).Microseconds())/1000),
 	)
 	if a.Error != "" {
 		attrs = append(attrs, slog.String("error", a.Error))
 	}
-	if !dec.NextAttemptAt.IsZero() {
-		attrs = append(attrs, slog.Time("next_attempt_at", dec.NextAttemptAt.UTC()))
+	if next := r.Delivery.NextAttemptAt; !next.IsZero() {
+		attrs = append(attrs, slog.Time("next_attempt_at", next.UTC()))
 	}
 	d.o.Log.LogAttrs(ctx, level, http.StatusText(a.Outcome.Status), attrs...)
 }

@@ -46,6 +46,9 @@ type bench struct {
 	sealer *secrets.Sealer
 	d      *deliver.Dispatcher
 
+	database string
+	policy   safedial.Policy
+
 	mu       sync.Mutex
 	step     func(string) error
 	statuses []int             // what the dispatcher answered Cloud Tasks
@@ -62,7 +65,8 @@ func newBench(t *testing.T, adjust func(*deliver.Options)) *bench {
 		ddl = append(ddl, s.SQL)
 	}
 	var err error
-	b.store, err = store.Open(t.Context(), localtest.Database(t, ddl), store.Options{Now: b.clock.Now})
+	b.database, b.policy = localtest.Database(t, ddl), safedial.Dev()
+	b.store, err = store.Open(t.Context(), b.database, store.Options{Now: b.clock.Now})
 	must(t, err)
 	t.Cleanup(b.store.Close)
 	ks, err := secrets.NewKeyset()
@@ -81,7 +85,7 @@ func newBench(t *testing.T, adjust func(*deliver.Options)) *bench {
 	must(t, err)
 	t.Cleanup(func() { b.queue.Close() })
 
-	o := deliver.Options{Store: b.store, Queue: b.queue, Sealer: b.sealer, Policy: safedial.Dev(), Version: "test", Now: b.clock.Now,
+	o := deliver.Options{Store: b.store, Queue: b.queue, Sealer: b.sealer, Policy: b.policy, Version: "test", Now: b.clock.Now,
 		Step: func(_ context.Context, s string) error {
 			b.mu.Lock()
 			defer b.mu.Unlock()
@@ -145,6 +149,16 @@ func (b *bench) endpoint(id, url string, adjust func(*webhook.Endpoint)) (webhoo
 	must(b.t, b.queue.CreateQueue(b.t.Context(), &ep))
 	b.clock.Advance(time.Minute)
 	return ep, secret
+}
+
+// sealFor is a fresh key of any tenant's endpoint.
+func (b *bench) sealFor(tenant, endpoint string) store.SealedKey {
+	b.t.Helper()
+	secret, err := signing.GenerateSecret(rand.Reader)
+	must(b.t, err)
+	sealed, by, err := b.sealer.Seal([]byte(secret.Reveal()), tenant, endpoint)
+	must(b.t, err)
+	return store.SealedKey{ID: "key-1", Kind: "v1", Sealed: sealed, SealedBy: by, NotBefore: b.clock.Now().Add(-time.Minute)}
 }
 
 func (b *bench) seal(endpoint string, s signing.Secret) store.SealedKey {

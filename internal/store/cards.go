@@ -29,6 +29,7 @@ type card struct {
 	id       endpointID
 	exists   bool
 	endpoint webhook.Endpoint
+	health   webhook.Health
 	keys     []SealedKey // all, newest first
 	readAt   time.Time   // before the read
 }
@@ -136,6 +137,7 @@ func (s *Store) cardsOf(ctx context.Context, ids map[endpointID]bool) (map[endpo
 	}
 	var eps []endpointRow
 	var sealed []keyRow
+	var healths map[endpointID]webhook.Health
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
 		eps, err = collect[endpointRow](s.client.Single().ReadWithOptions(gctx, "Endpoints", spanner.KeySetFromKeys(keys...), endpointColumns, tag("endpoint-card")))
@@ -143,6 +145,10 @@ func (s *Store) cardsOf(ctx context.Context, ids map[endpointID]bool) (map[endpo
 	})
 	g.Go(func() (err error) {
 		sealed, err = collect[keyRow](s.client.Single().ReadWithOptions(gctx, "EndpointKeys", spanner.KeySets(prefixes...), keyColumns, tag("endpoint-card-keys")))
+		return err
+	})
+	g.Go(func() (err error) {
+		healths, err = readHealth(gctx, s.client.Single(), keys)
 		return err
 	})
 	if err := g.Wait(); err != nil {
@@ -154,7 +160,7 @@ func (s *Store) cardsOf(ctx context.Context, ids map[endpointID]bool) (map[endpo
 			return nil, err
 		}
 		k := missing[endpointID{e.Tenant, e.ID}]
-		k.exists, k.endpoint = true, e
+		k.exists, k.endpoint, k.health = true, e, healths[k.id]
 	}
 	for i := range sealed {
 		k := missing[endpointID{sealed[i].Tenant, sealed[i].EndpointID}]

@@ -42,8 +42,12 @@ const (
 	// written anew.
 	costReopen = costDelivery + 49
 	// costRecord is one recorded attempt: its row, the delivery's update with all
-	// its index entries removed and written anew, and the closing of the event.
-	costRecord = 18 + costDelivery + 49 + 8
+	// its index entries removed and written anew, the closing of the event, and what
+	// may follow for its endpoint: health with its index entry, the endpoint's row,
+	// audit, the set's version and two notices.
+	costRecord = 19 + costDelivery + 49 + 8 + costHealth + 19 + 8 + 4 + 2*costNotice
+	costHealth = 19 + 2*6
+	costNotice = 9 + 4 + 6
 
 	maxChunk = (maxMutations - costEvent - costPayload - costReplay) / costDelivery
 )

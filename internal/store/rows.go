@@ -112,6 +112,44 @@ type endpointRow struct {
 	QueueLeftAt    spanner.NullTime
 	CreatedAt      time.Time
 	UpdatedAt      time.Time
+	Settings       spanner.NullString
+	AuthSealed     []byte
+	AuthSealedBy   spanner.NullString
+}
+
+// healthRow is an endpoint's health. Columns that came later are NULL in old rows.
+type healthRow struct {
+	Tenant              string
+	EndpointID          string `spanner:"EndpointId"`
+	Breaker             string
+	ConsecutiveFailures int64
+	FailingSince        spanner.NullTime
+	LastSuccessAt       spanner.NullTime
+	LastFailureAt       spanner.NullTime
+	OpenUntil           spanner.NullTime
+	UpdatedAt           time.Time
+	OpenedAt            spanner.NullTime
+	Trips               spanner.NullInt64
+	ThrottledUntil      spanner.NullTime
+	ThrottleStep        spanner.NullInt64
+	Warned              spanner.NullInt64
+	Epoch               spanner.NullInt64
+	ReleasedEpoch       spanner.NullInt64
+	ReleaseAll          spanner.NullBool
+	LeftAt              spanner.NullTime
+	Troubled            spanner.NullBool
+}
+
+type noticeRow struct {
+	NoticeID   []byte `spanner:"NoticeId"`
+	Tenant     string
+	EndpointID string `spanner:"EndpointId"`
+	Kind       string
+	Detail     string
+	CreatedAt  time.Time
+	SentAt     spanner.NullTime
+	Unsent     spanner.NullBool
+	ExpireAt   time.Time
 }
 
 type keyRow struct {
@@ -140,6 +178,8 @@ var (
 	attemptColumns  = columnsOf[attemptRow]()
 	endpointColumns = columnsOf[endpointRow]()
 	keyColumns      = columnsOf[keyRow]()
+	healthColumns   = columnsOf[healthRow]()
+	noticeColumns   = columnsOf[noticeRow]()
 	setColumns      = columnsOf[setRow]()
 )
 
@@ -320,11 +360,17 @@ func newEndpointRow(e *webhook.Endpoint) (*endpointRow, error) {
 	if types == nil {
 		types = []string{}
 	}
+	settings, err := json.Marshal(&e.EndpointSettings)
+	if err != nil {
+		return nil, fmt.Errorf("settings: %w", err)
+	}
+	set := spanner.NullString{StringVal: string(settings), Valid: string(settings) != "{}"}
 	return &endpointRow{
 		Tenant: e.Tenant, EndpointID: e.ID, URL: e.URL, Description: e.Description, EventTypes: types,
 		State: string(e.State), StateReason: clip(e.StateReason, 1024), StateSince: e.StateSince,
 		RatePerSecond: e.RatePerSecond, MaxConcurrency: e.MaxConcurrency, TimeoutMs: e.Timeout.Milliseconds(),
 		Retry: string(retry), Queue: e.Queue, QueueReadyAt: nullTime(e.QueueReadyAt), QueueLeftAt: nullTime(e.QueueLeftAt), CreatedAt: e.CreatedAt, UpdatedAt: e.UpdatedAt,
+		Settings: set, AuthSealed: e.Auth.Sealed, AuthSealedBy: spanner.NullString{StringVal: e.Auth.SealedBy, Valid: e.Auth.SealedBy != ""},
 	}, nil
 }
 
@@ -338,7 +384,38 @@ func (r *endpointRow) endpoint() (webhook.Endpoint, error) {
 	if err := json.Unmarshal([]byte(r.Retry), &e.Retry); err != nil {
 		return e, fmt.Errorf("stored endpoint %s/%s: %w", e.Tenant, e.ID, err)
 	}
+	if r.Settings.Valid {
+		if err := json.Unmarshal([]byte(r.Settings.StringVal), &e.EndpointSettings); err != nil {
+			return e, fmt.Errorf("stored settings of endpoint %s/%s: %w", e.Tenant, e.ID, err)
+		}
+	}
+	e.Auth.Sealed, e.Auth.SealedBy = r.AuthSealed, r.AuthSealedBy.StringVal
 	return e, nil
+}
+
+func newHealthRow(id endpointID, h *webhook.Health, now time.Time) *healthRow {
+	count := func(n int64) spanner.NullInt64 { return spanner.NullInt64{Int64: n, Valid: true} }
+	breaker := h.Breaker
+	if h.Closed() {
+		breaker = webhook.BreakerClosed
+	}
+	return &healthRow{
+		Tenant: id.tenant, EndpointID: id.id, Breaker: string(breaker), ConsecutiveFailures: h.ConsecutiveFailures,
+		FailingSince: nullTime(h.FailingSince), LastSuccessAt: nullTime(h.LastSuccessAt), LastFailureAt: nullTime(h.LastFailureAt),
+		OpenUntil: nullTime(h.OpenUntil), UpdatedAt: now, OpenedAt: nullTime(h.OpenedAt), Trips: count(h.Trips),
+		ThrottledUntil: nullTime(h.ThrottledUntil), ThrottleStep: count(h.ThrottleStep), Warned: count(h.Warned), Epoch: count(h.Epoch),
+		ReleasedEpoch: count(h.ReleasedEpoch), ReleaseAll: spanner.NullBool{Bool: h.ReleaseAll, Valid: true}, LeftAt: nullTime(h.LeftAt),
+		Troubled: spanner.NullBool{Bool: true, Valid: !h.Closed() || h.Releasing()},
+	}
+}
+
+func (r *healthRow) health() webhook.Health {
+	return webhook.Health{
+		Breaker: webhook.Breaker(r.Breaker), ConsecutiveFailures: r.ConsecutiveFailures, FailingSince: plainTime(r.FailingSince),
+		LastSuccessAt: plainTime(r.LastSuccessAt), LastFailureAt: plainTime(r.LastFailureAt), OpenedAt: plainTime(r.OpenedAt),
+		OpenUntil: plainTime(r.OpenUntil), Trips: r.Trips.Int64, ThrottledUntil: plainTime(r.ThrottledUntil), ThrottleStep: r.ThrottleStep.Int64,
+		Warned: r.Warned.Int64, Epoch: r.Epoch.Int64, ReleasedEpoch: r.ReleasedEpoch.Int64, ReleaseAll: r.ReleaseAll.Bool, LeftAt: plainTime(r.LeftAt),
+	}
 }
 
 func endpoints(rows []endpointRow) ([]webhook.Endpoint, error) {

@@ -85,8 +85,8 @@ type Deferral struct {
 
 // Defer notes that attempts are made later than planned, because the endpoint's limit
 // has no earlier time for them, so that nobody takes them for lost. It gives the tasks
-// that ought to exist instead, each under a new name; nil for an attempt that is not
-// scheduled any more. It never moves an attempt to an earlier time. One transaction.
+// that ought to exist instead, each under a new name, also where an earlier call moved
+// the attempt; nil for one that is not scheduled any more. It never moves an attempt to an earlier time. One transaction.
 func (s *Store) Defer(ctx context.Context, ds []Deferral) ([]*webhook.Task, error) {
 	out := make([]*webhook.Task, len(ds))
 	ids := map[endpointID]bool{}
@@ -110,15 +110,17 @@ func (s *Store) Defer(ctx context.Context, ds []Deferral) ([]*webhook.Task, erro
 		for i := range ds {
 			k := ds[i].Key
 			d := byID[deliveryID{k.Event, k.Endpoint}]
-			if d == nil || d.Tenant != k.Tenant || !standsAt(d, k) || k.Task < d.Task {
+			if d == nil || d.Tenant != k.Tenant || !standsAt(d, k) {
 				continue
 			}
-			if at := ds[i].At.UTC().Round(0); at.After(d.NextAttemptAt) {
-				d.NextAttemptAt = at
+			if d.Task <= k.Task {
+				if at := ds[i].At.UTC().Round(0); at.After(d.NextAttemptAt) {
+					d.NextAttemptAt, d.Reason = at, webhook.ReasonLimited
+				}
+				d.Task, d.UpdatedAt = k.Task+1, now
+				ms = append(ms, updateDelivery(d))
 			}
-			d.Task, d.UpdatedAt = max(d.Task, k.Task)+1, now
-			ms = append(ms, updateDelivery(d))
-			out[i] = &webhook.Task{Key: d.Key(), At: d.NextAttemptAt, Planned: d.UpdatedAt}
+			out[i] = taskOf(d, webhook.QueueRef{})
 			ids[endpointID{d.Tenant, d.Endpoint}] = true
 		}
 		return txn.BufferWrite(ms)

@@ -300,11 +300,11 @@ func (r *reconciling) one(ctx context.Context, w *Wanted, have *taskspb.Queue) {
 		}
 	}
 	if paused := have.GetState() == taskspb.Queue_PAUSED; paused != w.Paused {
-		what := "resumed"
 		if w.Paused {
-			what = "paused"
+			r.note(ep, "paused", r.q.Pause(ctx, ep.Queue))
+		} else {
+			r.note(ep, "resumed", r.q.Resume(ctx, ep.Queue))
 		}
-		r.note(ep, what, r.q.setPaused(ctx, ep.Queue, w.Paused))
 	}
 	switch {
 	case declared:
@@ -373,17 +373,4 @@ func (r *reconciling) assign(ctx context.Context, ep *webhook.Endpoint) bool {
 	}
 	r.note(&got, "created", err)
 	return true
-}
-
-// setPaused pauses or resumes a queue; one that is not there is success.
-func (q *Queue) setPaused(ctx context.Context, name string, paused bool) (err error) {
-	if paused {
-		_, err = q.client.PauseQueue(ctx, &taskspb.PauseQueueRequest{Name: q.queueName(name)})
-	} else {
-		_, err = q.client.ResumeQueue(ctx, &taskspb.ResumeQueueRequest{Name: q.queueName(name)})
-	}
-	if err != nil && !absent(err) {
-		return fmt.Errorf("pause queue %s (%v): %w", name, paused, err)
-	}
-	return nil
 }

@@ -80,6 +80,8 @@ type Config struct {
 	// everybody plan without it; its tasks then go to the pools. Nil: only the task
 	// at hand does, and it may be made twice if the queue comes back.
 	Lost func(ctx context.Context, ref webhook.QueueRef) error
+	// Control is the queue of control tasks; empty means the first pool.
+	Control string
 	// MinBackoff and MaxBackoff bound the wait after a run of the dispatcher that
 	// failed by our own fault. Zero means 5 s and 300 s.
 	MinBackoff, MaxBackoff time.Duration
@@ -144,6 +146,9 @@ func New(ctx context.Context, cfg Config, opts ...option.ClientOption) (*Queue, 
 	}
 	if cfg.Audience == "" {
 		cfg.Audience = cfg.Dispatcher
+	}
+	if cfg.Control == "" {
+		cfg.Control = cfg.Pools[0]
 	}
 	cfg.Dispatcher = strings.TrimRight(cfg.Dispatcher, "/")
 	if host := os.Getenv(EmulatorVariable); host != "" {

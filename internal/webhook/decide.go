@@ -36,6 +36,7 @@ const (
 	ReasonEndpointDisabled  = "endpoint disabled"
 	ReasonEndpointDeleted   = "endpoint deleted"
 	ReasonPayloadGone       = "payload no longer stored"
+	ReasonTestFailed        = "a test is not repeated"
 	// ReasonPermanent is followed by the status.
 	ReasonPermanent = "permanent failure: "
 )

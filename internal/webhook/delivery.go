@@ -11,7 +11,7 @@ const (
 	DeliveryScheduled DeliveryState = "scheduled" // waits for its next attempt
 	DeliveryDelivered DeliveryState = "delivered" // the endpoint said 2xx
 	DeliveryDead      DeliveryState = "dead"      // attempts or age exhausted
-	DeliveryHeld      DeliveryState = "held"      // endpoint disabled: kept until released or replayed
+	DeliveryHeld      DeliveryState = "held"      // endpoint paused, disabled or its circuit open, or its filter failed: kept until released or replayed
 	DeliveryCancelled DeliveryState = "cancelled" // endpoint or payload removed
 	DeliveryFiltered  DeliveryState = "filtered"  // the endpoint's payload filter said no
 )
@@ -109,7 +109,14 @@ type Task struct {
 	// Slot is the time that the endpoint's rate limit has allotted to the attempt, if
 	// it has been put back for that; zero if not.
 	Slot time.Time
+	// Direct keeps the task out of the endpoint's own queue, which may be paused:
+	// probes and tests go out all the same.
+	Direct bool
 }
+
+// Direct reports whether the trigger's attempts are made while the endpoint's own
+// queue may be paused.
+func (t Trigger) Direct() bool { return t == TriggerProbe || t == TriggerTest }
 
 // InOwnQueue reports whether the task belongs into the endpoint's own queue. It
 // depends on when the attempt was planned, not on when it is asked: Cloud Tasks
@@ -117,6 +124,6 @@ type Task struct {
 // where the first went, or the attempt would be made twice.
 func (t *Task) InOwnQueue() bool {
 	q := t.Queue
-	return q.Own != "" && !q.ReadyAt.IsZero() && !q.ReadyAt.After(t.Planned) &&
+	return !t.Direct && q.Own != "" && !q.ReadyAt.IsZero() && !q.ReadyAt.After(t.Planned) &&
 		(q.LeftAt.IsZero() || q.LeftAt.After(t.Planned))
 }

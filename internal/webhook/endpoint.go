@@ -1,6 +1,15 @@
 package webhook
 
-import "time"
+import (
+	"errors"
+	"fmt"
+	"net/mail"
+	"net/url"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
 
 // EndpointState says whether an endpoint is sent anything.
 type EndpointState string
@@ -168,9 +177,259 @@ func (e *Endpoint) QueueRef() QueueRef {
 	return QueueRef{Tenant: e.Tenant, Endpoint: e.ID, Own: e.Queue, ReadyAt: e.QueueReadyAt, LeftAt: e.QueueLeftAt}
 }
 
+// ReservedTypes begins the types of Sealpost's own events: tests and notices.
+const ReservedTypes = "sealpost."
+
+// TypeTest is the type of a test event.
+const TypeTest = ReservedTypes + "test"
+
 // Subscribes reports whether the endpoint wants the event: same tenant, not
 // deleted, and a pattern that matches. A paused or disabled endpoint still
 // subscribes: its deliveries are held, not lost. The payload filter is not asked.
+//
+// Sealpost's own events tell of other endpoints: "*" does not select them, only a
+// pattern that names them ("sealpost.*").
 func (e *Endpoint) Subscribes(ev *Event) bool {
-	return e.Tenant == ev.Tenant && e.State != EndpointDeleted && MatchType(e.EventTypes, ev.Type)
+	if e.Tenant != ev.Tenant || e.State == EndpointDeleted {
+		return false
+	}
+	if !strings.HasPrefix(ev.Type, ReservedTypes) {
+		return MatchType(e.EventTypes, ev.Type)
+	}
+	for _, p := range e.EventTypes {
+		if strings.HasPrefix(p, ReservedTypes) && MatchType([]string{p}, ev.Type) {
+			return true
+		}
+	}
+	return false
+}
+
+// PubSubScheme begins the URL of a destination that is a topic of the same project:
+// pubsub://TOPIC.
+const PubSubScheme = "pubsub://"
+
+// Limits of an endpoint's settings, in bytes where not a number of things.
+const (
+	MaxFilter          = 4 << 10
+	MaxExtraHeaders    = 20
+	MaxHeaderName      = 128
+	MaxHeaderValue     = 2 << 10
+	MaxLegacy          = 4
+	MaxLegacyTemplate  = 1 << 10
+	MaxOwner           = 320
+	MaxMetadata        = 50
+	MaxMetadataKey     = 64
+	MaxMetadataValue   = 512
+	MaxAPIVersion      = 64
+	MaxAuthSummary     = 1 << 10
+	MaxAuthSealed      = 64 << 10
+	maxSealedByVersion = 256
+)
+
+// ValidURL reports why u cannot be an endpoint's: it must be http or https with a
+// host and without credentials, or [PubSubScheme] and the id of a topic. Whether it
+// may be dialled is not asked here.
+func ValidURL(u string) error {
+	if topic, ok := strings.CutPrefix(u, PubSubScheme); ok {
+		return validTopic(topic)
+	}
+	p, err := url.Parse(u)
+	switch {
+	case u == "":
+		return errors.New("url is empty")
+	case err != nil:
+		return errors.New("url cannot be parsed") // its text may hold a secret
+	case p.Scheme != "https" && p.Scheme != "http":
+		return fmt.Errorf("url: scheme %q is not https, http or pubsub", p.Scheme)
+	case p.Host == "" || p.Hostname() == "":
+		return errors.New("url has no host")
+	case p.User != nil:
+		return errors.New("url holds credentials before its host: use the endpoint's authentication")
+	}
+	return nil
+}
+
+// validTopic follows https://cloud.google.com/pubsub/docs/pubsub-basics#resource_names.
+func validTopic(t string) error {
+	if len(t) < 3 || len(t) > 255 {
+		return fmt.Errorf("url: topic %q has %d characters, want 3 to 255", t, len(t))
+	}
+	for i := range len(t) {
+		c := t[i] | 0x20
+		if letter := c >= 'a' && c <= 'z'; !letter && (i == 0 || !strings.ContainsRune("0123456789-_.~+%", rune(t[i]))) {
+			return fmt.Errorf("url: topic %q: character %d is not one of A-Z, a-z, 0-9 and -_.~+%% (the first must be a letter)", t, i+1)
+		}
+	}
+	if strings.HasPrefix(t, "goog") {
+		return fmt.Errorf("url: topic %q begins with goog, which is Google's", t)
+	}
+	return nil
+}
+
+// Validate reports every fault of the settings, each with the name of its field.
+// Whether a filter compiles, a template can be filled and a header may be set is for
+// those to say who do it.
+func (s *EndpointSettings) Validate() error {
+	errs := []error{
+		text("filter", s.Filter, MaxFilter),
+		oneOf("payload_mode", s.PayloadMode, PayloadDefault, PayloadWrapped, PayloadRaw, PayloadThin, PayloadCloudEvents),
+		oneOf("ordering", s.Ordering, OrderingNone, OrderingBlock, OrderingSkipAfterDead, OrderingParkKey),
+		s.validHeaders(), s.validLegacy(), s.Auth.validate(), validOwner(s.Owner), validMetadata(s.Metadata),
+		text("api_version", s.APIVersion, MaxAPIVersion),
+		oneOf("queueing", s.Queueing, QueueingAuto, QueueingOwn, QueueingPool),
+		oneOf("managed_by", s.ManagedBy, "", ManagedByTerraform),
+	}
+	if err := s.Health.Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("health: %w", err))
+	}
+	if err := visible(s.APIVersion); err != nil {
+		errs = append(errs, fmt.Errorf("api_version: %w", err))
+	}
+	return errors.Join(errs...)
+}
+
+func (s *EndpointSettings) validHeaders() error {
+	if len(s.Headers) > MaxExtraHeaders {
+		return fmt.Errorf("headers: there are %d, at most %d are allowed", len(s.Headers), MaxExtraHeaders)
+	}
+	seen := map[string]bool{}
+	for i, h := range s.Headers {
+		name := strings.ToLower(h.Name)
+		switch err := validField(h.Name, h.Value); {
+		case err != nil:
+			return fmt.Errorf("headers: number %d: %w", i+1, err)
+		case seen[name]:
+			return fmt.Errorf("headers: %q is given twice", h.Name)
+		}
+		seen[name] = true
+	}
+	return nil
+}
+
+// validField follows RFC 9110, sections 5.1 and 5.5: a token, and a value without
+// control characters and without white space at its ends.
+func validField(name, value string) error {
+	if name == "" || len(name) > MaxHeaderName {
+		return fmt.Errorf("the name has %d bytes, want 1 to %d", len(name), MaxHeaderName)
+	}
+	for _, r := range name {
+		if (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && !strings.ContainsRune("0123456789!#$%&'*+-.^_`|~", r) {
+			return fmt.Errorf("the name %q holds %q", name, r)
+		}
+	}
+	if len(value) > MaxHeaderValue {
+		return fmt.Errorf("the value of %s has %d bytes, at most %d are allowed", name, len(value), MaxHeaderValue)
+	}
+	if err := visible(value); err != nil {
+		return fmt.Errorf("the value of %s: %w", name, err)
+	}
+	return nil
+}
+
+// visible reports why s cannot be a header's value.
+func visible(s string) error {
+	if strings.Trim(s, " \t") != s {
+		return errors.New("white space at an end")
+	}
+	for i := range len(s) {
+		if c := s[i]; c < ' ' && c != '\t' || c >= 0x7f {
+			return fmt.Errorf("byte %d is not visible ASCII", i+1)
+		}
+	}
+	return nil
+}
+
+func (s *EndpointSettings) validLegacy() error {
+	if len(s.Legacy) > MaxLegacy {
+		return fmt.Errorf("legacy_signatures: there are %d, at most %d are allowed", len(s.Legacy), MaxLegacy)
+	}
+	for i, l := range s.Legacy {
+		if err := validField(l.Header, ""); err != nil {
+			return fmt.Errorf("legacy_signatures: number %d: %w", i+1, err)
+		}
+		if l.Template == "" || len(l.Template) > MaxLegacyTemplate {
+			return fmt.Errorf("legacy_signatures: number %d: the template has %d bytes, want 1 to %d", i+1, len(l.Template), MaxLegacyTemplate)
+		}
+	}
+	return nil
+}
+
+func (a *EndpointAuth) validate() error {
+	if err := oneOf("auth.kind", a.Kind, AuthNone, AuthBasic, AuthBearer, AuthOAuth2, AuthMTLS); err != nil {
+		return err
+	}
+	switch {
+	case len(a.Sealed) > MaxAuthSealed:
+		return fmt.Errorf("auth: the sealed credentials have %d bytes, at most %d are allowed", len(a.Sealed), MaxAuthSealed)
+	case a.Kind == AuthNone && (len(a.Sealed) > 0 || a.Summary != "" || a.SealedBy != ""):
+		return errors.New("auth: there are credentials, and no kind")
+	case a.Kind != AuthNone && (len(a.Sealed) == 0 || a.SealedBy == ""):
+		return fmt.Errorf("auth: the credentials of kind %q are missing", a.Kind)
+	case len(a.SealedBy) > maxSealedByVersion:
+		return fmt.Errorf("auth: the keyset version has %d bytes", len(a.SealedBy))
+	}
+	return text("auth.summary", a.Summary, MaxAuthSummary)
+}
+
+// validOwner takes what can be told: an e-mail address, or an https URL.
+func validOwner(o string) error {
+	if err := text("owner", o, MaxOwner); err != nil || o == "" {
+		return err
+	}
+	if strings.Contains(o, "://") {
+		if u, err := url.Parse(o); err != nil || u.Scheme != "https" || u.Hostname() == "" || u.User != nil {
+			return errors.New("owner: not an https URL with a host and without credentials")
+		}
+		return nil
+	}
+	if a, err := mail.ParseAddress(o); err != nil || a.Address != o {
+		return fmt.Errorf("owner: %q is neither an e-mail address nor an https URL", o)
+	}
+	return nil
+}
+
+func validMetadata(m map[string]string) error {
+	if len(m) > MaxMetadata {
+		return fmt.Errorf("metadata: there are %d entries, at most %d are allowed", len(m), MaxMetadata)
+	}
+	for k, v := range m {
+		if k == "" {
+			return errors.New("metadata: a key is empty")
+		}
+		if err := text("metadata: key", k, MaxMetadataKey); err != nil {
+			return err
+		}
+		if err := text(fmt.Sprintf("metadata: value of %q", k), v, MaxMetadataValue); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// text reports why a value of a field cannot be kept: too long, not UTF-8, or with
+// control characters other than white space.
+func text(field, v string, limit int) error {
+	if len(v) > limit {
+		return fmt.Errorf("%s has %d bytes, at most %d are allowed", field, len(v), limit)
+	}
+	if !utf8.ValidString(v) {
+		return fmt.Errorf("%s is not valid UTF-8", field)
+	}
+	if i := strings.IndexFunc(v, func(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' && r != '\r' }); i >= 0 {
+		return fmt.Errorf("%s holds a control character at byte %d", field, i+1)
+	}
+	return nil
+}
+
+func oneOf[T ~string](field string, v T, known ...T) error {
+	var names []string
+	for _, k := range known {
+		if v == k {
+			return nil
+		}
+		if k != "" {
+			names = append(names, string(k))
+		}
+	}
+	return fmt.Errorf("%s: %q is not one of %s", field, v, strings.Join(names, ", "))
 }

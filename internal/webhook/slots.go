@@ -6,6 +6,9 @@ import "time"
 // attempts: as long as the longest of them takes, and a little.
 const holdTime = MaxTimeout + 10*time.Second
 
+// ReasonLimited is why a scheduled delivery waits longer than its retry policy says.
+const ReasonLimited = "the endpoint's rate limit"
+
 // SlotRequest asks for slots of an endpoint's rate limit: times, Interval apart, at
 // each of which one attempt may begin.
 type SlotRequest struct {

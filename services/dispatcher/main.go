@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"time"
 
+	"github.com/sealpost/sealpost/internal/bus"
 	"github.com/sealpost/sealpost/internal/deliver"
 	"github.com/sealpost/sealpost/internal/secrets"
 	"github.com/sealpost/sealpost/internal/serve"
@@ -48,7 +50,17 @@ func run(ctx context.Context, getenv func(string) string) error {
 		return err
 	}
 	defer queue.Close()
-	d := deliver.New(deliver.Options{Store: st, Queue: queue, Sealer: sealer, Policy: cfg.policy, ProbeURL: cfg.ProbeURL, Version: serve.Version(), MaxInFlight: cfg.MaxInFlight, Log: log})
+	events, err := bus.NewPublisher(ctx, cfg.Project, cfg.EventsTopic, bus.PublisherOptions{})
+	if err != nil {
+		return err
+	}
+	defer closeWithin(events.Close, time.Second)
+	publish := func(ctx context.Context, m bus.EventMessage) error {
+		_, err := events.PublishEvent(ctx, m)
+		return err
+	}
+	d := deliver.New(deliver.Options{Store: st, Queue: queue, Sealer: sealer, Policy: cfg.policy, ProbeURL: cfg.ProbeURL, Publish: publish,
+		Version: serve.Version(), MaxInFlight: cfg.MaxInFlight, Log: log})
 	defer d.Close()
 
 	ready := func(ctx context.Context) error { return errors.Join(st.Ping(ctx), d.Ready(ctx)) }
@@ -57,4 +69,13 @@ func run(ctx context.Context, getenv func(string) string) error {
 		return err
 	}
 	return serve.Run(ctx, l, serve.WithHealth(cfg.auth.Wrap(d.Routes(), log), ready, log), log)
+}
+
+// closeWithin has nothing left to send: what a notice's task published it waited for.
+func closeWithin(closing func(context.Context) error, limit time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	if err := closing(ctx); err != nil {
+		slog.Warn("close the publisher", slog.String("error", err.Error()))
+	}
 }

@@ -20,6 +20,7 @@ const environmentHelp = `  GOOGLE_CLOUD_PROJECT   the project
   INVOKER                service account whose identity tasks carry
   POOL_QUEUES            shared queues, comma-separated
   MAX_QUEUES             queues that the region may have in all (default 1000)
+  CONTROL_QUEUE          queue of control tasks (default sealpost-control)
   KEYSET_SECRET          secret that holds the keyset which seals endpoint keys
   KEYSET_VERSIONS        its version numbers in use, comma-separated
   EVENTS_TOPIC           topic of published events (default sealpost-events)
@@ -56,7 +57,8 @@ func (c *cli) store(ctx context.Context) (*store.Store, error) {
 }
 
 func (c *cli) queue(ctx context.Context) (*tasks.Queue, error) {
-	cfg := tasks.Config{Location: c.envOr("LOCATION", "us-central1"), Pools: serve.SplitList(c.getenv("POOL_QUEUES"))}
+	cfg := tasks.Config{Location: c.envOr("LOCATION", "us-central1"), Pools: serve.SplitList(c.getenv("POOL_QUEUES")),
+		Control: c.envOr("CONTROL_QUEUE", "sealpost-control")}
 	for name, p := range map[string]*string{"GOOGLE_CLOUD_PROJECT": &cfg.Project, "DISPATCHER_URL": &cfg.Dispatcher, "INVOKER": &cfg.Invoker} {
 		v, err := c.env(name)
 		if err != nil {
