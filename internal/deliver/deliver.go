@@ -8,6 +8,7 @@ package deliver
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -55,6 +56,9 @@ type Options struct {
 	// instance the way out may take a minute to open. Empty means that it is open.
 	ProbeURL string
 	Version  string // for the User-Agent
+	// MaxInFlight bounds the attempts under way; 0 means [DefaultMaxInFlight]. It is to
+	// be what Cloud Run's concurrency is: then a full instance gets no more requests.
+	MaxInFlight int
 	// BodyBudget bounds the bytes of payloads held at any time; 0 means
 	// [DefaultBodyBudget].
 	BodyBudget int64
@@ -76,6 +80,10 @@ type Dispatcher struct {
 	bodies  *semaphore.Weighted
 	records *store.Batcher[store.AttemptRecord, store.Recorded]
 	made    controlMemo
+
+	limits       *limits
+	reservations *store.Batcher[webhook.SlotRequest, webhook.Slots]
+	deferrals    *store.Batcher[store.Deferral, *webhook.Task]
 }
 
 // New makes a Dispatcher.
@@ -85,6 +93,9 @@ func New(o Options) *Dispatcher {
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.MaxInFlight == 0 {
+		o.MaxInFlight = DefaultMaxInFlight
 	}
 	if o.BodyBudget == 0 {
 		o.BodyBudget = DefaultBodyBudget
@@ -99,12 +110,17 @@ func New(o Options) *Dispatcher {
 		MaxBytes: 16 << 20,
 		Size:     func(r store.AttemptRecord) int { return len(r.Attempt.Excerpt) + 1024 },
 	}, o.Store.Record)
+	d.reservations = store.NewBatcher(store.BatcherOptions[webhook.SlotRequest]{MaxItems: 200}, o.Store.ReserveSlots)
+	d.deferrals = store.NewBatcher(store.BatcherOptions[store.Deferral]{MaxItems: 200}, o.Store.Defer)
+	d.limits = newLimits(rand.Text(), o.MaxInFlight, o.Now, d.reservations.Do)
 	return d
 }
 
 // Close waits for what is being recorded and closes idle connections.
 func (d *Dispatcher) Close() {
 	d.records.Close()
+	d.reservations.Close()
+	d.deferrals.Close()
 	d.client.CloseIdleConnections()
 }
 
@@ -120,6 +136,12 @@ func (d *Dispatcher) Attempt(ctx context.Context, k webhook.AttemptKey) error {
 	if err != nil || claim == nil {
 		return err
 	}
+	d.o.Queue.Ensure(ctx, &claim.Endpoint)
+	release, err := d.admit(ctx, k, claim)
+	if release == nil {
+		return err
+	}
+	defer release()
 	if err := d.step(ctx, StepClaimed); err != nil {
 		return err
 	}
@@ -285,7 +307,7 @@ func (d *Dispatcher) step(ctx context.Context, name string) error {
 // QueueReady notes that an endpoint's own queue dispatches, so that its tasks go
 // there from now on. An endpoint that is gone needs nothing.
 func (d *Dispatcher) QueueReady(ctx context.Context, r tasks.Ready) error {
-	err := d.o.Store.MarkQueueReady(ctx, r.Tenant, r.Endpoint)
+	err := d.o.Store.MarkQueueReady(ctx, r.Tenant, r.Endpoint, r.Queue)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil
 	}

@@ -51,7 +51,8 @@ type bench struct {
 
 	mu       sync.Mutex
 	step     func(string) error
-	statuses []int // what the dispatcher answered Cloud Tasks
+	statuses []int             // what the dispatcher answered Cloud Tasks
+	headers  func(http.Header) // when not nil, changes what Cloud Tasks says of a task
 }
 
 var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -111,6 +112,9 @@ func must(t *testing.T, err error) {
 
 func (b *bench) serve(w http.ResponseWriter, r *http.Request) {
 	rec := httptest.NewRecorder()
+	if b.headers != nil {
+		b.headers(r.Header)
+	}
 	b.d.Routes().ServeHTTP(rec, r)
 	b.mu.Lock()
 	b.statuses = append(b.statuses, rec.Code)

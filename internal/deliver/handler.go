@@ -52,7 +52,7 @@ func serveTask[T any](d *Dispatcher, w http.ResponseWriter, r *http.Request, par
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
-	d.answer(w, r, run(r.Context(), task))
+	d.answer(w, r, run(withOrigin(r.Context(), r.Header), task))
 }
 
 func (d *Dispatcher) serveQueueReady(w http.ResponseWriter, r *http.Request) {
@@ -84,5 +84,5 @@ func (d *Dispatcher) answer(w http.ResponseWriter, r *http.Request, err error) {
 
 // outage reports whether every other task would fail as well.
 func outage(err error) bool {
-	return errors.Is(err, errNoEgress) || errors.Is(err, errNoMemory) || store.Transient(err)
+	return errors.Is(err, errNoEgress) || errors.Is(err, errNoMemory) || errors.Is(err, errFull) || store.Transient(err)
 }

@@ -46,11 +46,6 @@ func (c *card) queue() webhook.QueueRef {
 	return c.endpoint.QueueRef()
 }
 
-// waiting reports whether the endpoint's own queue does not serve yet.
-func (c *card) waiting() bool {
-	return c.exists && c.endpoint.Queue != "" && c.endpoint.QueueReadyAt.IsZero()
-}
-
 type cardCache struct {
 	mu     sync.Mutex
 	cards  map[endpointID]*card
@@ -60,13 +55,10 @@ type cardCache struct {
 
 func newCardCache() *cardCache { return &cardCache{cards: map[endpointID]*card{}} }
 
-// get leaves out endpoints whose own queue does not serve yet. That it serves from
-// some moment on must be known to everybody who plans an attempt after it, or two
-// would put the same attempt into two queues.
 func (c *cardCache) get(id endpointID, now time.Time) *card {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if k := c.cards[id]; k != nil && !k.waiting() && now.Sub(k.readAt) < cardAge && !now.Before(k.readAt) {
+	if k := c.cards[id]; k != nil && now.Sub(k.readAt) < cardAge && !now.Before(k.readAt) {
 		return k
 	}
 	return nil

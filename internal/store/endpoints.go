@@ -177,23 +177,6 @@ func readEndpoint(ctx context.Context, r rowReader, tenant, id string) (webhook.
 	return e.endpoint()
 }
 
-// queueSettle is longer than the commit that says so takes and clocks differ.
-const queueSettle = 500 * time.Millisecond
-
-// MarkQueueReady notes that the endpoint's own queue dispatches: what is planned
-// from half a second later on goes there. A second call changes nothing. [ErrNotFound] if there is no such
-// endpoint; a deleted one is left alone.
-func (s *Store) MarkQueueReady(ctx context.Context, tenant, endpoint string) error {
-	err := s.changeEndpoint(ctx, "queue-ready", tenant, endpoint, 0, func(ep *webhook.Endpoint, now time.Time) (*spanner.Mutation, bool) {
-		if ep.State == webhook.EndpointDeleted || !ep.QueueReadyAt.IsZero() {
-			return nil, false
-		}
-		ep.QueueReadyAt = now.Add(queueSettle)
-		return nil, true
-	})
-	return wrap(err, "mark queue of %s/%s ready", tenant, endpoint)
-}
-
 // Keys lists all signing keys of an endpoint, newest first, those out of date
 // included. [ErrNotFound] if the tenant has no such endpoint.
 func (s *Store) Keys(ctx context.Context, tenant, endpoint string) ([]SealedKey, error) {

@@ -145,14 +145,14 @@ func (tx *recording) run(ctx context.Context, txn *spanner.ReadWriteTransaction,
 	return txn.BufferWrite(slices.Concat(ms, closing, following))
 }
 
-// refreshQueues looks again whether the endpoints' own queues serve by now, where
-// they did not when the attempts began: that may be a minute ago.
+// refreshQueues looks again which queues the endpoints have: the attempts may have
+// begun a minute ago.
 func (s *Store) refreshQueues(ctx context.Context, recorded []Recorded) error {
 	ids := map[endpointID]bool{}
 	var tasks []*webhook.Task
 	for i := range recorded {
 		for _, t := range []*webhook.Task{recorded[i].Next, recorded[i].Follower} {
-			if t != nil && t.Queue.ReadyAt.IsZero() {
+			if t != nil {
 				ids[endpointID{t.Key.Tenant, t.Key.Endpoint}] = true
 				tasks = append(tasks, t)
 			}

@@ -113,6 +113,7 @@ type endpointRow struct {
 	Retry          string
 	Queue          string
 	QueueReadyAt   spanner.NullTime
+	QueueLeftAt    spanner.NullTime
 	CreatedAt      time.Time
 	UpdatedAt      time.Time
 	Settings       spanner.NullString
@@ -385,7 +386,7 @@ func newEndpointRow(e *webhook.Endpoint) (*endpointRow, error) {
 		Tenant: e.Tenant, EndpointID: e.ID, URL: e.URL, Description: e.Description, EventTypes: types,
 		State: string(e.State), StateReason: clip(e.StateReason, 1024), StateSince: e.StateSince,
 		RatePerSecond: e.RatePerSecond, MaxConcurrency: e.MaxConcurrency, TimeoutMs: e.Timeout.Milliseconds(),
-		Retry: string(retry), Queue: e.Queue, QueueReadyAt: nullTime(e.QueueReadyAt), CreatedAt: e.CreatedAt, UpdatedAt: e.UpdatedAt,
+		Retry: string(retry), Queue: e.Queue, QueueReadyAt: nullTime(e.QueueReadyAt), QueueLeftAt: nullTime(e.QueueLeftAt), CreatedAt: e.CreatedAt, UpdatedAt: e.UpdatedAt,
 		Settings: set, AuthSealed: e.Auth.Sealed, AuthSealedBy: spanner.NullString{StringVal: e.Auth.SealedBy, Valid: e.Auth.SealedBy != ""},
 	}, nil
 }
@@ -395,7 +396,7 @@ func (r *endpointRow) endpoint() (webhook.Endpoint, error) {
 		Tenant: r.Tenant, ID: r.EndpointID, URL: r.URL, Description: r.Description, EventTypes: r.EventTypes,
 		State: webhook.EndpointState(r.State), StateReason: r.StateReason, StateSince: r.StateSince,
 		RatePerSecond: r.RatePerSecond, MaxConcurrency: r.MaxConcurrency, Timeout: time.Duration(r.TimeoutMs) * time.Millisecond,
-		Queue: r.Queue, QueueReadyAt: plainTime(r.QueueReadyAt), CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
+		Queue: r.Queue, QueueReadyAt: plainTime(r.QueueReadyAt), QueueLeftAt: plainTime(r.QueueLeftAt), CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
 	}
 	if err := json.Unmarshal([]byte(r.Retry), &e.Retry); err != nil {
 		return e, fmt.Errorf("stored endpoint %s/%s: %w", e.Tenant, e.ID, err)

@@ -100,7 +100,7 @@ func cloneEndpoint(ep *webhook.Endpoint) (webhook.Endpoint, error) {
 func keep(ep, before *webhook.Endpoint) {
 	ep.Tenant, ep.ID, ep.CreatedAt, ep.UpdatedAt = before.Tenant, before.ID, before.CreatedAt, before.UpdatedAt
 	ep.State, ep.StateReason, ep.StateSince = before.State, before.StateReason, before.StateSince
-	ep.Queue, ep.QueueReadyAt = before.Queue, before.QueueReadyAt
+	ep.Queue, ep.QueueReadyAt, ep.QueueLeftAt = before.Queue, before.QueueReadyAt, before.QueueLeftAt
 }
 
 // changedFields names what differs in the stored forms, never a value.

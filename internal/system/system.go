@@ -199,7 +199,7 @@ func (s *System) prepare(ctx context.Context) error {
 	}
 	s.closers = append(s.closers, func() error { s.Store.Close(); return nil })
 	cfg := tasks.Config{Project: s.Cloud.Project(), Location: s.Cloud.Location(), Dispatcher: s.URLs[Dispatcher], Invoker: invoker,
-		Pools: topology.PoolQueues(), Control: topology.ControlQueue(), MinBackoff: s.o.Retry, MaxBackoff: 10 * s.o.Retry}
+		Pools: topology.PoolQueues(), Control: topology.ControlQueue(), MinBackoff: s.o.Retry, MaxBackoff: 10 * s.o.Retry, Lost: s.Store.LostQueue}
 	if s.Queue, err = tasks.New(ctx, cfg); err != nil {
 		return err
 	}

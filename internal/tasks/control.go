@@ -20,7 +20,7 @@ const ControlPath = "/control"
 func (q *Queue) Control(ctx context.Context, c webhook.Control) error {
 	body, err := json.Marshal(c)
 	if err == nil {
-		err = q.create(ctx, q.cfg.Control, c.TaskID(), ControlPath, body, c.At)
+		err = q.create(ctx, q.cfg.Control, c.TaskID(), ControlPath, body, c.At, headers(ctx))
 	}
 	if err != nil {
 		return fmt.Errorf("make control %s of %s/%s: %w", c.Kind, c.Tenant, c.Endpoint, err)

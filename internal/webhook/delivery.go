@@ -116,6 +116,9 @@ type Task struct {
 	Queue QueueRef
 	// Planned is when the delivery came to wait for this attempt.
 	Planned time.Time
+	// Slot is the time that the endpoint's rate limit has allotted to the attempt, if
+	// it has been put back for that; zero if not.
+	Slot time.Time
 	// Direct keeps the task out of the endpoint's own queue, which may be paused:
 	// probes and tests go out all the same.
 	Direct bool
@@ -130,5 +133,7 @@ func (t Trigger) Direct() bool { return t == TriggerProbe || t == TriggerTest }
 // knows a task's name within one queue only, so that a task made again must go
 // where the first went, or the attempt would be made twice.
 func (t *Task) InOwnQueue() bool {
-	return !t.Direct && t.Queue.Own != "" && !t.Queue.ReadyAt.IsZero() && !t.Queue.ReadyAt.After(t.Planned)
+	q := t.Queue
+	return !t.Direct && q.Own != "" && !q.ReadyAt.IsZero() && !q.ReadyAt.After(t.Planned) &&
+		(q.LeftAt.IsZero() || q.LeftAt.After(t.Planned))
 }

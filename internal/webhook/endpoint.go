@@ -60,6 +60,17 @@ const (
 	OrderingParkKey       Ordering = "park-key"        // what follows is held until it is released
 )
 
+// Queueing is what kind of queue an endpoint is to have.
+type Queueing string
+
+// Kinds of queueing. An own queue enforces the endpoint's limits exactly and delays
+// nobody else; there are about 1,000 in a region.
+const (
+	QueueingAuto Queueing = ""     // its own, while there are enough
+	QueueingOwn  Queueing = "own"  // its own, also of those kept in reserve
+	QueueingPool Queueing = "pool" // shared ones
+)
+
 // AuthKind is how an endpoint wants to be authenticated to, besides signatures.
 type AuthKind string
 
@@ -114,6 +125,8 @@ type EndpointSettings struct {
 	// APIVersion pins the format of the publisher's payloads for this endpoint; it is
 	// sent as X-Sealpost-Api-Version and may be used in filters.
 	APIVersion string `json:"api_version,omitempty"`
+	// Queueing says what kind of queue carries the endpoint's tasks.
+	Queueing Queueing `json:"queueing,omitempty"`
 	// ManagedBy names who alone changes the endpoint: empty for API and CLI,
 	// [ManagedByTerraform] for one that is declared there, its queue included.
 	ManagedBy string `json:"managed_by,omitempty"`
@@ -140,9 +153,11 @@ type Endpoint struct {
 	Timeout        time.Duration
 	Retry          RetryPolicy
 	// Queue is the endpoint's own Cloud Tasks queue (the last part of its name).
-	// It carries tasks once QueueReadyAt is set; until then a pool queue does.
+	// It carries what is planned from QueueReadyAt on and, if that is set, before
+	// QueueLeftAt; pool queues carry the rest. Empty: the pools carry everything.
 	Queue        string
 	QueueReadyAt time.Time
+	QueueLeftAt  time.Time
 	EndpointSettings
 	CreatedAt time.Time
 	UpdatedAt time.Time
@@ -154,11 +169,12 @@ type QueueRef struct {
 	Endpoint string
 	Own      string    // the endpoint's own queue
 	ReadyAt  time.Time // since when Own has been seen to dispatch; zero = not yet
+	LeftAt   time.Time // from when on Own gets no new tasks; zero = no such time
 }
 
 // QueueRef is the endpoint's.
 func (e *Endpoint) QueueRef() QueueRef {
-	return QueueRef{Tenant: e.Tenant, Endpoint: e.ID, Own: e.Queue, ReadyAt: e.QueueReadyAt}
+	return QueueRef{Tenant: e.Tenant, Endpoint: e.ID, Own: e.Queue, ReadyAt: e.QueueReadyAt, LeftAt: e.QueueLeftAt}
 }
 
 // ReservedTypes begins the types of Sealpost's own events: tests and notices.
@@ -260,6 +276,7 @@ func (s *EndpointSettings) Validate() error {
 		oneOf("ordering", s.Ordering, OrderingNone, OrderingBlock, OrderingSkipAfterDead, OrderingParkKey),
 		s.validHeaders(), s.validLegacy(), s.Auth.validate(), validOwner(s.Owner), validMetadata(s.Metadata),
 		text("api_version", s.APIVersion, MaxAPIVersion),
+		oneOf("queueing", s.Queueing, QueueingAuto, QueueingOwn, QueueingPool),
 		oneOf("managed_by", s.ManagedBy, "", ManagedByTerraform),
 	}
 	if err := s.Health.Validate(); err != nil {

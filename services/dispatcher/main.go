@@ -44,6 +44,7 @@ func run(ctx context.Context, getenv func(string) string) error {
 		return err
 	}
 	defer st.Close()
+	cfg.tasks.Lost = st.LostQueue
 	queue, err := tasks.New(ctx, cfg.tasks)
 	if err != nil {
 		return err
@@ -59,7 +60,7 @@ func run(ctx context.Context, getenv func(string) string) error {
 		return err
 	}
 	d := deliver.New(deliver.Options{Store: st, Queue: queue, Sealer: sealer, Policy: cfg.policy, ProbeURL: cfg.ProbeURL, Publish: publish,
-		Version: serve.Version(), Log: log})
+		Version: serve.Version(), MaxInFlight: cfg.MaxInFlight, Log: log})
 	defer d.Close()
 
 	ready := func(ctx context.Context) error { return errors.Join(st.Ping(ctx), d.Ready(ctx)) }

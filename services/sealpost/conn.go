@@ -19,6 +19,7 @@ const environmentHelp = `  GOOGLE_CLOUD_PROJECT   the project
   DISPATCHER_URL         base URL of the dispatcher, where tasks are posted
   INVOKER                service account whose identity tasks carry
   POOL_QUEUES            shared queues, comma-separated
+  MAX_QUEUES             queues that the region may have in all (default 1000)
   CONTROL_QUEUE          queue of control tasks (default sealpost-control)
   KEYSET_SECRET          secret that holds the keyset which seals endpoint keys
   KEYSET_VERSIONS        its version numbers in use, comma-separated
@@ -64,6 +65,11 @@ func (c *cli) queue(ctx context.Context) (*tasks.Queue, error) {
 			return nil, err
 		}
 		*p = v
+	}
+	e := serve.NewEnv(c.getenv)
+	cfg.MaxQueues = int(e.Number("MAX_QUEUES", tasks.DefaultMaxQueues, 1, 1_000_000))
+	if err := e.Err(); err != nil {
+		return nil, usageError{err}
 	}
 	return tasks.New(ctx, cfg)
 }

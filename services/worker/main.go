@@ -34,6 +34,7 @@ func run(ctx context.Context, getenv func(string) string) error {
 		return err
 	}
 	defer st.Close()
+	cfg.tasks.Lost = st.LostQueue
 	queue, err := tasks.New(ctx, cfg.tasks)
 	if err != nil {
 		return err
