@@ -37,7 +37,7 @@ func TestPoliciesRunTheirCourse(t *testing.T) {
 		{"0s,30s,30s", func(w http.ResponseWriter, _ time.Time) {
 			w.Header().Set("Retry-After", "99999999999999999999999")
 			w.WriteHeader(503)
-		}, webhook.MaxThrottle, 3, webhook.ReasonAttemptsExhausted},
+		}, webhook.RetryAfterAllowance + 30*time.Second, 3, webhook.ReasonAttemptsExhausted},
 		{"0s,30s,30s", func(w http.ResponseWriter, _ time.Time) { w.Header().Set("Retry-After", "1"); w.WriteHeader(503) }, 0, 3, webhook.ReasonAttemptsExhausted},
 		{"0s,30s,30s", func(w http.ResponseWriter, _ time.Time) { w.Header().Set("Retry-After", "120"); w.WriteHeader(500) }, 0, 3, webhook.ReasonAttemptsExhausted},
 	} {
@@ -64,9 +64,9 @@ func TestPoliciesRunTheirCourse(t *testing.T) {
 			}
 			for i := 1; i < len(times); i++ {
 				shortest, longest := policy.Bounds(int64(i + 1))
-				shortest, longest = max(shortest, tt.raised), max(longest+time.Second, tt.raised+time.Minute+time.Second) // those kept back are spread over a minute
-				if tt.raised == 0 {
-					longest -= time.Minute
+				shortest, longest = max(shortest, tt.raised), max(longest, min(tt.raised, longest+webhook.RetryAfterAllowance))+time.Second
+				if tt.raised > webhook.RetryAfterAllowance {
+					longest += 6 * time.Second // the jitter that the allowance is counted from
 				}
 				if gap := times[i].Sub(times[i-1]); gap < shortest || gap > longest {
 					t.Errorf("attempt %d came after %s, want %s to %s", i+1, gap, shortest, longest)
