@@ -45,7 +45,7 @@ const (
 	// its index entries removed and written anew, the closing of the event, and what
 	// may follow for its endpoint: health with its index entry, the endpoint's row,
 	// audit, the set's version and two notices.
-	costRecord = 19 + costDelivery + 49 + 8 + costHealth + 19 + 8 + 4 + 2*costNotice
+	costRecord = 19 + costDelivery + 49 + 8 + costHealth + 20 + 8 + 4 + 2*costNotice
 	costHealth = 19 + 2*6
 	costNotice = 9 + 4 + 6
 
