@@ -10,36 +10,38 @@ import (
 
 // Every policy's whole schedule against an endpoint that never says yes, in virtual
 // time: as many attempts as it says, each within its bounds after the one before it,
-// with and without a Retry-After; then nothing more, for a day.
+// with and without a Retry-After; then nothing more, for a day. An endpoint that asks for
+// fewer requests is left alone as a whole, for as long as it says and a day at most.
 func TestPoliciesRunTheirCourse(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
-		policy   string
-		answer   func(w http.ResponseWriter, now time.Time)
-		raised   time.Duration // by Retry-After
-		attempts int
-		reason   string
+		policy    string
+		answer    func(w http.ResponseWriter, now time.Time)
+		raised    time.Duration // by Retry-After
+		throttles bool          // the whole endpoint is left alone meanwhile
+		attempts  int
+		reason    string
 	}{
-		{"default", plain(500), 0, 10, webhook.ReasonAttemptsExhausted},
-		{"41h", plain(403), 0, 8, webhook.ReasonAttemptsExhausted},
-		{"41h;max-age=24h", plain(403), 0, 7, webhook.ReasonAgeExhausted},
-		{"0s,1s,1s", plain(403), 0, 3, webhook.ReasonAttemptsExhausted},
-		{"exponential;base=1m;attempts=6;jitter=full", plain(500), 0, 6, webhook.ReasonAttemptsExhausted},
-		{"exponential;base=1m;attempts=6;jitter=equal", plain(500), 0, 6, webhook.ReasonAttemptsExhausted},
-		{"exponential;base=1m;factor=10;cap=168h;attempts=6;jitter=none", plain(500), 0, 6, webhook.ReasonAttemptsExhausted},
-		{"0s,10s,10s;permanent=400-499", plain(404), 0, 1, webhook.ReasonPermanent + "status 404"},
-		{"0s,10s,10s;permanent=400-499", plain(429), 0, 3, webhook.ReasonAttemptsExhausted},
-		{"0s,30s,30s", func(w http.ResponseWriter, _ time.Time) { w.Header().Set("Retry-After", "120"); w.WriteHeader(503) }, 2 * time.Minute, 3, webhook.ReasonAttemptsExhausted},
+		{"default", plain(500), 0, false, 10, webhook.ReasonAttemptsExhausted},
+		{"41h", plain(403), 0, false, 8, webhook.ReasonAttemptsExhausted},
+		{"41h;max-age=24h", plain(403), 0, false, 7, webhook.ReasonAgeExhausted},
+		{"0s,1s,1s", plain(403), 0, false, 3, webhook.ReasonAttemptsExhausted},
+		{"exponential;base=1m;attempts=6;jitter=full", plain(500), 0, false, 6, webhook.ReasonAttemptsExhausted},
+		{"exponential;base=1m;attempts=6;jitter=equal", plain(500), 0, false, 6, webhook.ReasonAttemptsExhausted},
+		{"exponential;base=1m;factor=10;cap=168h;attempts=6;jitter=none", plain(500), 0, false, 6, webhook.ReasonAttemptsExhausted},
+		{"0s,10s,10s;permanent=400-499", plain(404), 0, false, 1, webhook.ReasonPermanent + "status 404"},
+		{"0s,10s,10s;permanent=400-499", plain(429), 0, true, 3, webhook.ReasonAttemptsExhausted},
+		{"0s,30s,30s", func(w http.ResponseWriter, _ time.Time) { w.Header().Set("Retry-After", "120"); w.WriteHeader(503) }, 2 * time.Minute, true, 3, webhook.ReasonAttemptsExhausted},
 		{"0s,30s,30s", func(w http.ResponseWriter, now time.Time) {
 			w.Header().Set("Retry-After", now.Add(10*time.Minute).UTC().Format(http.TimeFormat))
 			w.WriteHeader(429)
-		}, 10*time.Minute - time.Second, 3, webhook.ReasonAttemptsExhausted},
+		}, 10*time.Minute - time.Second, true, 3, webhook.ReasonAttemptsExhausted},
 		{"0s,30s,30s", func(w http.ResponseWriter, _ time.Time) {
 			w.Header().Set("Retry-After", "99999999999999999999999")
 			w.WriteHeader(503)
-		}, webhook.RetryAfterAllowance + 30*time.Second, 3, webhook.ReasonAttemptsExhausted},
-		{"0s,30s,30s", func(w http.ResponseWriter, _ time.Time) { w.Header().Set("Retry-After", "1"); w.WriteHeader(503) }, 0, 3, webhook.ReasonAttemptsExhausted},
-		{"0s,30s,30s", func(w http.ResponseWriter, _ time.Time) { w.Header().Set("Retry-After", "120"); w.WriteHeader(500) }, 0, 3, webhook.ReasonAttemptsExhausted},
+		}, webhook.MaxThrottle, true, 3, webhook.ReasonAttemptsExhausted},
+		{"0s,30s,30s", func(w http.ResponseWriter, _ time.Time) { w.Header().Set("Retry-After", "1"); w.WriteHeader(503) }, 0, true, 3, webhook.ReasonAttemptsExhausted},
+		{"0s,30s,30s", func(w http.ResponseWriter, _ time.Time) { w.Header().Set("Retry-After", "120"); w.WriteHeader(500) }, 0, false, 3, webhook.ReasonAttemptsExhausted},
 	} {
 		t.Run(tt.policy, func(t *testing.T) {
 			t.Parallel()
@@ -64,9 +66,9 @@ func TestPoliciesRunTheirCourse(t *testing.T) {
 			}
 			for i := 1; i < len(times); i++ {
 				shortest, longest := policy.Bounds(int64(i + 1))
-				shortest, longest = max(shortest, tt.raised), max(longest, min(tt.raised, longest+webhook.RetryAfterAllowance))+time.Second
-				if tt.raised > webhook.RetryAfterAllowance {
-					longest += 6 * time.Second // the jitter that the allowance is counted from
+				shortest, longest = max(shortest, tt.raised), max(longest, tt.raised)+time.Second
+				if tt.throttles {
+					longest += time.Minute // not all come back at once
 				}
 				if gap := times[i].Sub(times[i-1]); gap < shortest || gap > longest {
 					t.Errorf("attempt %d came after %s, want %s to %s", i+1, gap, shortest, longest)

@@ -47,7 +47,7 @@ const (
 	// its index entries removed and written anew, the closing of the event, what may
 	// follow for its endpoint (health with its index entry, the endpoint's row, audit,
 	// the set's version and two notices), and the delivery that follows in an order.
-	costRecord = 19 + costDelivery + 55 + 8 + costHealth + 19 + 8 + 4 + 2*costNotice + 2*costOrdered + costDelivery + 55
+	costRecord = 19 + costDelivery + 55 + 8 + costHealth + 20 + 8 + 4 + 2*costNotice + 2*costOrdered + costDelivery + 55
 	costHealth = 19 + 2*6
 	costNotice = 9 + 4 + 6
 
