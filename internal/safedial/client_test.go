@@ -238,7 +238,9 @@ func TestDialerChecksByItself(t *testing.T) {
 		"127.1:443", "0x7f000001:443", "127.0.0.1:443", "[::1]:443", "[::ffff:127.0.0.1]:443", "[fe80::1%eth0]:443",
 		"good.example:443", "localhost:443", "metadata.google.internal:80", "x.run.app:443", "good.example:0", "good.example:65536", "good.example", "bücher.example:443", "[::1", ":443",
 	} {
-		for name, dial := range map[string]func(context.Context, string, string) (net.Conn, error){"tcp": c.guard.dial, "tls": c.guard.dialTLS} {
+		for name, dial := range map[string]func(context.Context, string, string) (net.Conn, error){"tcp": c.guard.dial, "tls": func(ctx context.Context, network, address string) (net.Conn, error) {
+			return c.guard.dialTLS(ctx, c.guard.tls, network, address)
+		}} {
 			if _, err := dial(t.Context(), "tcp", address); Classify(err) != KindBlocked {
 				t.Errorf("%s %s: %v", name, address, err)
 			}

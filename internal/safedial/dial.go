@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
+	"net/http"
 	"net/netip"
 	"strconv"
 	"sync"
@@ -21,9 +22,11 @@ type guard struct {
 	tls     *tls.Config
 	dialTCP func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
 
-	open      atomic.Int64 // connections now open
-	reached   atomic.Bool  // a connection succeeded once
-	closeIdle func()
+	open    atomic.Int64 // connections now open
+	reached atomic.Bool  // a connection succeeded once
+
+	mu    sync.Mutex
+	pools map[*http.Transport]bool
 }
 
 // phaseError marks where a dial failed, so that nobody needs to read its text.
@@ -80,7 +83,7 @@ func (g *guard) dial(ctx context.Context, _, address string) (net.Conn, error) {
 		}
 		return nil, &phaseError{KindDNS, err}
 	}
-	x.trace.set(func(s *Snapshot) { s.DNSDone, s.Addrs = true, addrs })
+	x.trace.set(func(s *Snapshot) { s.DNSDone, s.Addrs = true, addrs; s.At.DNS = x.trace.since() })
 
 	release, err := g.acquire()
 	if err != nil {
@@ -92,7 +95,7 @@ func (g *guard) dial(ctx context.Context, _, address string) (net.Conn, error) {
 		return nil, err
 	}
 	g.reached.Store(true)
-	x.trace.set(func(s *Snapshot) { s.TCPDone = true })
+	x.trace.set(func(s *Snapshot) { s.TCPDone = true; s.At.TCP = x.trace.since() })
 	return &trackedConn{Conn: conn, release: release}, nil
 }
 
@@ -149,6 +152,9 @@ func (g *guard) dialAny(ctx context.Context, x exchange, addrs []netip.Addr, por
 		if b, ok := errors.AsType[*BlockedError](err); ok {
 			return nil, b
 		}
+		if p, ok := errors.AsType[*ProxyError](err); ok && ctx.Err() == nil {
+			return nil, p
+		}
 		if first == nil {
 			first = &phaseError{KindConnect, err}
 		}
@@ -190,7 +196,7 @@ func (g *guard) recheck(_ context.Context, _, address string, _ syscall.RawConn)
 
 // dialTLS opens a TLS session whose certificate must be valid for the host of
 // the URL, whichever of its addresses was dialled.
-func (g *guard) dialTLS(ctx context.Context, network, address string) (net.Conn, error) {
+func (g *guard) dialTLS(ctx context.Context, cfg *tls.Config, network, address string) (net.Conn, error) {
 	raw, err := g.dial(ctx, network, address)
 	if err != nil {
 		return nil, err
@@ -198,14 +204,14 @@ func (g *guard) dialTLS(ctx context.Context, network, address string) (net.Conn,
 	x := exchangeOf(ctx)
 	ctx, cancel := x.within(ctx, g.opts.TLSTimeout)
 	defer cancel()
-	cfg := g.tls.Clone()
+	cfg = cfg.Clone()
 	cfg.ServerName, _, _ = net.SplitHostPort(address)
 	conn := tls.Client(raw, cfg)
 	if err := conn.HandshakeContext(ctx); err != nil {
 		_ = raw.Close()
 		return nil, &phaseError{KindTLS, err}
 	}
-	x.trace.set(func(s *Snapshot) { s.TLSDone = true })
+	x.trace.set(func(s *Snapshot) { s.TLSDone = true; s.At.TLS = x.trace.since() })
 	return conn, nil
 }
 
