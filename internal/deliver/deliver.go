@@ -53,6 +53,15 @@ type Options struct {
 	// instance the way out may take a minute to open. Empty means that it is open.
 	ProbeURL string
 	Version  string // for the User-Agent
+	// Proxy, when not nil, is the way out for everything but Pub/Sub.
+	Proxy *safedial.Proxy
+	// ConsoleURL is the console's base URL, without a slash at its end, for the links in
+	// thin bodies; empty leaves them out.
+	ConsoleURL string
+	// Publisher publishes to the topics that endpoints name; nil refuses them all.
+	// Topics are the names that they may name; one that ends in * stands for a prefix.
+	Publisher Publisher
+	Topics    []string
 	// BodyBudget bounds the bytes of payloads held at any time; 0 means
 	// [DefaultBodyBudget].
 	BodyBudget int64
@@ -66,7 +75,7 @@ type Options struct {
 // Dispatcher makes attempts. It is safe for concurrent use.
 type Dispatcher struct {
 	o       Options
-	client  *safedial.Client
+	sender  *sender
 	bodies  *semaphore.Weighted
 	records *store.Batcher[store.AttemptRecord, store.Recorded]
 }
@@ -82,11 +91,7 @@ func New(o Options) *Dispatcher {
 	if o.BodyBudget == 0 {
 		o.BodyBudget = DefaultBodyBudget
 	}
-	d := &Dispatcher{o: o, bodies: semaphore.NewWeighted(o.BodyBudget),
-		client: safedial.NewClient(o.Policy, safedial.ClientOptions{Timeout: webhook.MaxTimeout + time.Second,
-			// No attempt may wait, on its own deadline, for a connection that others
-			// hold: the queues bound what runs at once.
-			MaxConnsPerHost: maxConns, MaxConns: maxConns})}
+	d := &Dispatcher{o: o, bodies: semaphore.NewWeighted(o.BodyBudget), sender: newSender(o)}
 	d.records = store.NewBatcher(store.BatcherOptions[store.AttemptRecord]{
 		MaxItems: 200,
 		MaxBytes: 16 << 20,
@@ -98,7 +103,7 @@ func New(o Options) *Dispatcher {
 // Close waits for what is being recorded and closes idle connections.
 func (d *Dispatcher) Close() {
 	d.records.Close()
-	d.client.CloseIdleConnections()
+	d.sender.client.CloseIdleConnections()
 }
 
 // Attempt makes the attempt that k names, if it is still to be made.
@@ -149,7 +154,7 @@ func (d *Dispatcher) Attempt(ctx context.Context, k webhook.AttemptKey) error {
 // unpackAndSend holds the body in memory for no longer than the exchange, and
 // waits its turn for the memory.
 func (d *Dispatcher) unpackAndSend(ctx context.Context, c *store.Claim) (webhook.Attempt, error) {
-	size := min(c.Size, d.o.BodyBudget)
+	size := min(footprint(c.Endpoint.PayloadMode, &c.Event, c.Size), d.o.BodyBudget)
 	waiting, cancel := context.WithTimeout(ctx, memoryWait)
 	defer cancel()
 	if err := d.bodies.Acquire(waiting, size); err != nil {
@@ -159,7 +164,7 @@ func (d *Dispatcher) unpackAndSend(ctx context.Context, c *store.Claim) (webhook
 	if err := c.Unpack(); err != nil {
 		return webhook.Attempt{}, err
 	}
-	return d.send(ctx, c)
+	return d.sender.send(ctx, c)
 }
 
 // skip does what is due for an attempt that must not be made.

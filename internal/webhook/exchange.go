@@ -15,8 +15,6 @@ type Exchange struct {
 	Protocol string `json:"protocol,omitempty"`
 	// TLS is the version, such as "TLS 1.3"; empty without TLS.
 	TLS string `json:"tls,omitempty"`
-	// ClientCertificate says that the endpoint asked for our certificate and got it.
-	ClientCertificate bool `json:"client_certificate,omitempty"`
 	// Reused says that the connection had served a request before.
 	Reused  bool            `json:"reused"`
 	Timings ExchangeTimings `json:"timings"`

@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"time"
 
+	"github.com/sealpost/sealpost/internal/bus"
 	"github.com/sealpost/sealpost/internal/deliver"
 	"github.com/sealpost/sealpost/internal/secrets"
 	"github.com/sealpost/sealpost/internal/serve"
@@ -47,7 +49,13 @@ func run(ctx context.Context, getenv func(string) string) error {
 		return err
 	}
 	defer queue.Close()
-	d := deliver.New(deliver.Options{Store: st, Queue: queue, Sealer: sealer, Policy: cfg.policy, ProbeURL: cfg.ProbeURL, Version: serve.Version(), Log: log})
+	topics, err := bus.NewTopics(ctx, cfg.Project, bus.PublisherOptions{})
+	if err != nil {
+		return err
+	}
+	defer closeTopics(topics)
+	d := deliver.New(deliver.Options{Store: st, Queue: queue, Sealer: sealer, Policy: cfg.policy, Proxy: cfg.proxy, ProbeURL: cfg.ProbeURL,
+		ConsoleURL: cfg.ConsoleURL, Publisher: topics, Topics: cfg.Topics, Version: serve.Version(), Log: log})
 	defer d.Close()
 
 	ready := func(ctx context.Context) error { return errors.Join(st.Ping(ctx), d.Ready(ctx)) }
@@ -56,4 +64,11 @@ func run(ctx context.Context, getenv func(string) string) error {
 		return err
 	}
 	return serve.Run(ctx, l, serve.WithHealth(cfg.auth.Wrap(d.Routes(), log), ready, log), log)
+}
+
+// closeTopics lets nothing wait: every publish has been waited for.
+func closeTopics(t *bus.Topics) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = t.Close(ctx)
 }
