@@ -53,10 +53,17 @@ type sender struct {
 }
 
 func newSender(o Options) *sender {
-	s := &sender{o: o, client: safedial.NewClient(o.Policy, safedial.ClientOptions{Timeout: webhook.MaxTimeout + time.Second, Proxy: o.Proxy,
-		// No attempt may wait, on its own deadline, for a connection that others
-		// hold: the queues bound what runs at once.
-		MaxConnsPerHost: maxConns, MaxConns: maxConns})}
+	return newSenderOver(o, safedial.NewClient(o.Policy, clientOptions(o)))
+}
+
+func clientOptions(o Options) safedial.ClientOptions {
+	// No attempt may wait, on its own deadline, for a connection that others hold: the
+	// queues bound what runs at once.
+	return safedial.ClientOptions{Timeout: webhook.MaxTimeout + time.Second, Proxy: o.Proxy, MaxConnsPerHost: maxConns, MaxConns: maxConns}
+}
+
+func newSenderOver(o Options, client *safedial.Client) *sender {
+	s := &sender{o: o, client: client}
 	s.tokens = newTokenCache(s.client, o.Now, userAgent(o.Version))
 	s.certs = newCertClients(s.client)
 	return s
@@ -185,24 +192,24 @@ func (s *sender) exchange(out *outgoing, a *webhook.Attempt) (*http.Response, er
 }
 
 // excerpt is the start of an answer's body. Endpoints echo what they were sent: our
-// credentials are masked in it, also one that its end would have cut.
+// credentials are masked in it, also one that its end cuts.
 func excerpt(res *http.Response, secret [][]byte) (b []byte, truncated bool, err error) {
-	overlap := 0
-	for _, s := range secret {
-		overlap = max(overlap, len(s))
-	}
-	b, truncated, err = safedial.ReadExcerpt(res.Body, ExcerptLimit+overlap)
-	b = mask(b, secret)
-	if len(b) > ExcerptLimit {
-		b, truncated = b[:ExcerptLimit], true
-	}
-	return b, truncated, err
+	b, truncated, err = safedial.ReadExcerpt(res.Body, ExcerptLimit)
+	return mask(b, secret), truncated, err
 }
 
+// mask puts a fixed text in the place of every secret, and of the beginning of one at
+// the end of b.
 func mask(b []byte, secret [][]byte) []byte {
 	for _, s := range secret {
 		if bytes.Contains(b, s) {
 			b = bytes.ReplaceAll(b, s, []byte(webhook.Masked))
+		}
+		for n := min(len(s)-1, len(b)); n >= minHidden; n-- {
+			if bytes.HasSuffix(b, s[:n]) {
+				b = append(bytes.Clone(b[:len(b)-n]), webhook.Masked...)
+				break
+			}
 		}
 	}
 	return b
