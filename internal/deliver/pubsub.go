@@ -32,7 +32,8 @@ var errBusAway = errors.New("not published")
 // there, it does not take the message) is a failed attempt with the HTTP status that
 // stands for it. Pub/Sub being away, slow or out of quota is ours, as Spanner's being
 // away is: no attempt, and the task runs again.
-func (s *sender) publish(ctx context.Context, c *store.Claim, topic string, a webhook.Attempt) (webhook.Attempt, error) {
+func (s *sender) publish(ctx context.Context, c *store.Claim, topic string) (webhook.Attempt, error) {
+	a := s.begin(c)
 	if err := s.permitted(topic); err != nil {
 		return s.notSent(a, &settingError{err})
 	}
@@ -45,6 +46,8 @@ func (s *sender) publish(ctx context.Context, c *store.Claim, topic string, a we
 		return s.notSent(a, &settingError{err})
 	}
 	m := bus.Outgoing{Attributes: attributes(c, body.ContentType), Data: body.Bytes, OrderingKey: c.Event.OrderingKey}
+	ctx, cancel := context.WithTimeout(ctx, timeout(&c.Endpoint))
+	defer cancel()
 	id, err := s.o.Publisher.PublishTo(ctx, topic, m)
 	a.Duration = s.o.Now().Sub(a.StartedAt)
 	a.Outcome = webhook.Outcome{Class: webhook.ClassOK, Status: http.StatusOK}

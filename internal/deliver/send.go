@@ -83,29 +83,24 @@ type outgoing struct {
 
 // send makes the request and says what the endpoint did. An error is ours.
 func (s *sender) send(ctx context.Context, c *store.Claim) (webhook.Attempt, error) {
-	a := webhook.Attempt{
-		Key:       c.Delivery.Key(),
-		Trigger:   c.Delivery.Trigger,
-		StartedAt: s.o.Now(),
-		URL:       safedial.MaskURL(c.Endpoint.URL),
-	}
-	timeout := c.Endpoint.Timeout
-	if timeout <= 0 {
-		timeout = webhook.DefaultTimeout
-	}
-	// One deadline over token, connect, TLS, request, headers and body.
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
 	if topic, ok := c.Endpoint.Topic(); ok {
-		return s.publish(ctx, c, topic, a)
+		return s.publish(ctx, c, topic)
 	}
+	a := s.begin(c)
 	keys, err := s.keys(c)
 	if err != nil {
 		return a, err
 	}
 	a.KeyIDs = keys.ids
-	out, err := s.prepare(ctx, c, keys, a.StartedAt)
+	out, err := s.prepare(c, keys, a.StartedAt)
 	if err != nil {
+		return s.notSent(a, err)
+	}
+	// One deadline over token, connect, TLS, request, headers and body; what was ours
+	// to do is done.
+	ctx, cancel := context.WithTimeout(ctx, timeout(&c.Endpoint))
+	defer cancel()
+	if err := s.authenticate(ctx, &c.Endpoint, out); err != nil {
 		return s.notSent(a, err)
 	}
 	sendCtx, trace := safedial.WithTrace(ctx)
@@ -126,6 +121,18 @@ func (s *sender) send(ctx context.Context, c *store.Claim) (webhook.Attempt, err
 		a.Exchange = exchangeOf(out, answer, &a, seen, c.Endpoint.Headers)
 	}
 	return a, nil
+}
+
+// begin is the attempt that a claim is for, before anything is done.
+func (s *sender) begin(c *store.Claim) webhook.Attempt {
+	return webhook.Attempt{Key: c.Delivery.Key(), Trigger: c.Delivery.Trigger, StartedAt: s.o.Now(), URL: safedial.MaskURL(c.Endpoint.URL)}
+}
+
+func timeout(ep *webhook.Endpoint) time.Duration {
+	if ep.Timeout <= 0 {
+		return webhook.DefaultTimeout
+	}
+	return ep.Timeout
 }
 
 // notSent is an attempt whose request could not be made ready: the endpoint's where
@@ -215,9 +222,9 @@ func mask(b []byte, secret [][]byte) []byte {
 	return b
 }
 
-// prepare makes the request ready to be sent: body, headers, signatures and
-// authentication. A *settingError or *tokenError is the endpoint's, any other ours.
-func (s *sender) prepare(ctx context.Context, c *store.Claim, keys signingKeys, at time.Time) (*outgoing, error) {
+// prepare makes the request but for its authentication: body, headers and signatures.
+// A *settingError is the endpoint's, any other ours.
+func (s *sender) prepare(c *store.Claim, keys signingKeys, at time.Time) (*outgoing, error) {
 	body, err := MakeBody(c.Endpoint.PayloadMode, &c.Event, s.o.ConsoleURL)
 	if err != nil {
 		return nil, &settingError{err}
@@ -230,14 +237,20 @@ func (s *sender) prepare(ctx context.Context, c *store.Claim, keys signingKeys, 
 	if err := sign(req.Header, c, body, keys, at); err != nil {
 		return nil, err
 	}
-	auth, err := s.authorize(ctx, &c.Endpoint)
-	if err != nil {
-		return nil, err
+	return &outgoing{req: req, body: body}, nil
+}
+
+// authenticate completes the request. A *settingError or *tokenError is the
+// endpoint's, any other ours.
+func (s *sender) authenticate(ctx context.Context, ep *webhook.Endpoint, out *outgoing) (err error) {
+	if out.auth, err = s.authorize(ctx, ep); err != nil {
+		return err
 	}
-	if auth.header != "" {
-		req.Header.Set("Authorization", auth.header)
+	if out.auth.header != "" {
+		out.req.Header.Set("Authorization", out.auth.header)
 	}
-	return &outgoing{req: req, body: body, auth: auth, secret: auth.secrets()}, nil
+	out.secret = out.auth.secrets()
+	return nil
 }
 
 // request builds the request but for signatures and authentication.

@@ -84,6 +84,7 @@ func (o ClientOptions) withDefaults() ClientOptions {
 type Client struct {
 	guard     *guard
 	transport *http.Transport
+	crowds    *crowds
 }
 
 // keepAlive keeps NAT mappings alive, and finds a dead idle connection within 30 s.
@@ -154,7 +155,7 @@ func (g *guard) client(cfg *tls.Config) *Client {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.pools[t] = true
-	return &Client{guard: g, transport: t}
+	return &Client{guard: g, transport: t, crowds: newCrowds()}
 }
 
 // closeIdle closes the connections of all clients that serve no request.
@@ -203,17 +204,19 @@ func (c *Client) Do(req *http.Request) (*http.Response, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.guard.opts.Timeout)
 	deadline, _ := ctx.Deadline()
-	ctx = context.WithValue(ctx, exchangeKey{}, exchange{deadline: deadline, trace: trace})
+	ctx = context.WithValue(ctx, exchangeKey{}, exchange{deadline: deadline, trace: trace, crowds: c.crowds})
 	ctx = httptrace.WithClientTrace(ctx, trace.hooks())
 
+	leave := c.crowds.enter(address(out.URL))
 	resp, err := c.transport.RoundTrip(out.WithContext(ctx))
 	if err != nil {
+		leave()
 		failed := failure(ctx, err, out.URL.Host, trace.Snapshot())
 		cancel()
 		return nil, failed
 	}
 	resp.Request = out
-	resp.Body = &body{ReadCloser: resp.Body, ctx: ctx, cancel: cancel, host: out.URL.Host}
+	resp.Body = &body{ReadCloser: resp.Body, ctx: ctx, cancel: cancel, leave: leave, host: out.URL.Host}
 	return resp, nil
 }
 
@@ -290,6 +293,7 @@ type body struct {
 	io.ReadCloser
 	ctx    context.Context
 	cancel context.CancelFunc
+	leave  func() // may be called again
 	host   string
 }
 
@@ -300,6 +304,7 @@ func (b *body) Read(p []byte) (int, error) {
 	}
 	expired := b.ctx.Err()
 	b.cancel()
+	b.leave()
 	if err == io.EOF {
 		return n, io.EOF
 	}
@@ -316,6 +321,7 @@ func (b *body) Read(p []byte) (int, error) {
 func (b *body) Close() error {
 	err := b.ReadCloser.Close()
 	b.cancel()
+	b.leave()
 	return err
 }
 

@@ -45,6 +45,7 @@ var errTooManyConns = errors.New("too many open connections")
 type exchange struct {
 	deadline time.Time
 	trace    *Trace
+	crowds   *crowds // nil where a test dials by itself
 }
 
 type exchangeKey struct{}
@@ -68,6 +69,21 @@ func (x exchange) within(ctx context.Context, d time.Duration) (context.Context,
 // dial opens a TCP connection for a transport. address is host:port.
 func (g *guard) dial(ctx context.Context, _, address string) (net.Conn, error) {
 	x := exchangeOf(ctx)
+	leave, err := x.crowds.await(ctx, address, x.trace)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := g.connect(ctx, x, address)
+	if err != nil {
+		leave()
+		return nil, err
+	}
+	conn.leave = leave
+	return conn, nil
+}
+
+// connect opens a connection without regard to how many there are to the address.
+func (g *guard) connect(ctx context.Context, x exchange, address string) (*trackedConn, error) {
 	x.trace.set(func(s *Snapshot) { s.Dialed = true })
 	ctx, cancel := x.within(ctx, g.opts.DialTimeout)
 	defer cancel()
@@ -219,11 +235,12 @@ func (g *guard) dialTLS(ctx context.Context, cfg *tls.Config, network, address s
 type trackedConn struct {
 	net.Conn
 	release func()
+	leave   func()
 	once    sync.Once
 }
 
 func (c *trackedConn) Close() error {
 	err := c.Conn.Close()
-	c.once.Do(c.release)
+	c.once.Do(func() { c.release(); c.leave() })
 	return err
 }

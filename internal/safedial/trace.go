@@ -16,6 +16,14 @@ type Trace struct {
 	start time.Time
 	mu    sync.Mutex
 	s     Snapshot
+	conns int // how many the request has had
+}
+
+// had is how many connections the request has had so far.
+func (t *Trace) had() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.conns
 }
 
 // since is how long ago the trace was made.
@@ -97,6 +105,7 @@ func (t *Trace) hooks() *httptrace.ClientTrace {
 			remote, _ := netip.ParseAddrPort(info.Conn.RemoteAddr().String())
 			conn, isTLS := info.Conn.(*tls.Conn)
 			t.set(func(s *Snapshot) {
+				t.conns++
 				// The transport may move a request that it could not write to
 				// another connection.
 				s.WroteRequest, s.GotFirstByte = false, false
