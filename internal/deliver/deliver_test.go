@@ -354,7 +354,8 @@ func TestStopAtEachStep(t *testing.T) {
 	}
 }
 
-// A redirect is a failed attempt and never followed.
+// MrZoller/vantage-point#49: a redirect to a login page that answered 200 was recorded
+// as delivered. A redirect is a failed attempt and never followed.
 func TestRedirectsAreNotFollowed(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)
@@ -424,6 +425,7 @@ func TestGoneDisables(t *testing.T) {
 	}
 }
 
+// go-gitea/gitea#19234: what was queued for a hook went out after it was switched off.
 // What waits for an endpoint that is removed ends as cancelled, without a request
 // and without a failing task.
 func TestRemovedEndpointIsNotCalled(t *testing.T) {
@@ -640,7 +642,8 @@ func (n names) LookupNetIP(_ context.Context, _, host string) ([]netip.Addr, err
 	return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
 }
 
-// A huge answer is cut, the attempt is recorded, and a 200 is delivered once.
+// hookdeck/outpost#975 and #845: an answer too large to be stored had the event sent
+// again without end. A huge answer is cut, the attempt is recorded, and a 200 is delivered once.
 func TestHugeAnswers(t *testing.T) {
 	t.Parallel()
 	chunk := bytes.Repeat([]byte("x"), 64<<10)
