@@ -427,33 +427,33 @@ func TestDialsWaitForSurplus(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cs := newCrowds()
-		await := func(ctx context.Context, trace *Trace) (func(), error, time.Duration) {
+		await := func(ctx context.Context, trace *Trace) (func(), time.Duration, error) {
 			began := time.Now()
 			leave, err := cs.await(ctx, "a:1", trace)
-			return leave, err, time.Since(began)
+			return leave, time.Since(began), err
 		}
 		leave := cs.enter("a:1")
-		drop1, err, took := await(t.Context(), new(Trace))
+		drop1, took, err := await(t.Context(), new(Trace))
 		if err != nil || took != 0 {
 			t.Fatalf("the first: %v after %s", err, took)
 		}
-		drop2, err, took := await(t.Context(), new(Trace)) // as after a close that is not noticed yet
+		drop2, took, err := await(t.Context(), new(Trace)) // as after a close that is not noticed yet
 		if err != nil || took < surplusWait || took > surplusWait+surplusPoll {
 			t.Errorf("a surplus: %v after %s", err, took)
 		}
 		served := &Trace{conns: 3}
 		time.AfterFunc(surplusPoll*3/2, func() { served.set(func(*Snapshot) { served.conns++ }) })
-		if _, err, took := await(t.Context(), served); !errors.Is(err, context.Canceled) || took != 2*surplusPoll {
+		if _, took, err := await(t.Context(), served); !errors.Is(err, context.Canceled) || took != 2*surplusPoll {
 			t.Errorf("served meanwhile: %v after %s", err, took)
 		}
 		time.AfterFunc(surplusPoll*3/2, func() { drop1(); drop2(); drop2() })
-		drop3, err, took := await(t.Context(), new(Trace))
+		drop3, took, err := await(t.Context(), new(Trace))
 		if err != nil || took != 2*surplusPoll {
 			t.Errorf("closed meanwhile: %v after %s", err, took)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err, _ := await(ctx, new(Trace)); !errors.Is(err, context.Canceled) {
+		if _, _, err := await(ctx, new(Trace)); !errors.Is(err, context.Canceled) {
 			t.Errorf("cancelled: %v", err)
 		}
 		leave()
