@@ -96,6 +96,7 @@ type attemptRow struct {
 	Excerpt      []byte
 	Truncated    bool
 	WroteRequest bool
+	Exchange     spanner.NullString
 }
 
 type endpointRow struct {
@@ -345,6 +346,11 @@ func newAttemptRow(a *webhook.Attempt, number int64) *attemptRow {
 	if r.Excerpt == nil {
 		r.Excerpt = []byte{}
 	}
+	if a.Exchange != nil {
+		if text, err := json.Marshal(a.Exchange); err == nil { // numbers, strings and bytes: it never is one
+			r.Exchange = spanner.NullString{StringVal: string(text), Valid: true}
+		}
+	}
 	if len(r.Excerpt) > maxExcerpt {
 		r.Excerpt, r.Truncated = r.Excerpt[:maxExcerpt], true
 	}
@@ -358,6 +364,12 @@ func (r *attemptRow) attempt(tenant string) webhook.Attempt {
 		Trigger: webhook.Trigger(r.StartTrigger), StartedAt: r.StartedAt, Duration: time.Duration(r.DurationMs) * time.Millisecond,
 		Outcome: webhook.Outcome{Class: webhook.Class(r.Class), Status: int(r.Status), RetryAfter: time.Duration(r.RetryAfterMs) * time.Millisecond},
 		Error:   r.Error, URL: r.URL, RemoteAddr: r.RemoteAddr, Excerpt: r.Excerpt, Truncated: r.Truncated, WroteRequest: r.WroteRequest,
+	}
+	if r.Exchange.Valid {
+		a.Exchange = &webhook.Exchange{}
+		if err := json.Unmarshal([]byte(r.Exchange.StringVal), a.Exchange); err != nil {
+			a.Exchange = nil // of an older form; the rest of the attempt is worth more
+		}
 	}
 	if len(r.KeyIDs) > 0 {
 		a.KeyIDs = r.KeyIDs
