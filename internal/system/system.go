@@ -194,7 +194,7 @@ func (s *System) prepare(ctx context.Context) error {
 	if s.Sources, err = sampleSources(ctx, sm, s.Cloud.Project(), s.URLs[Receiver]); err != nil {
 		return err
 	}
-	if s.Store, err = store.Open(ctx, s.Database, store.Options{}); err != nil {
+	if s.Store, err = store.Open(ctx, s.Database, store.Options{Filter: new(fanout.Filters).Match}); err != nil {
 		return err
 	}
 	s.closers = append(s.closers, func() error { s.Store.Close(); return nil })
