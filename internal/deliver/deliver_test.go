@@ -46,9 +46,13 @@ type bench struct {
 	sealer *secrets.Sealer
 	d      *deliver.Dispatcher
 
+	database string
+	policy   safedial.Policy
+
 	mu       sync.Mutex
 	step     func(string) error
-	statuses []int // what the dispatcher answered Cloud Tasks
+	statuses []int             // what the dispatcher answered Cloud Tasks
+	headers  func(http.Header) // when not nil, changes what Cloud Tasks says of a task
 }
 
 var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -61,7 +65,8 @@ func newBench(t *testing.T, adjust func(*deliver.Options)) *bench {
 		ddl = append(ddl, s.SQL)
 	}
 	var err error
-	b.store, err = store.Open(t.Context(), localtest.Database(t, ddl), store.Options{Now: b.clock.Now})
+	b.database, b.policy = localtest.Database(t, ddl), safedial.Dev()
+	b.store, err = store.Open(t.Context(), b.database, store.Options{Now: b.clock.Now})
 	must(t, err)
 	t.Cleanup(b.store.Close)
 	ks, err := secrets.NewKeyset()
@@ -80,7 +85,7 @@ func newBench(t *testing.T, adjust func(*deliver.Options)) *bench {
 	must(t, err)
 	t.Cleanup(func() { b.queue.Close() })
 
-	o := deliver.Options{Store: b.store, Queue: b.queue, Sealer: b.sealer, Policy: safedial.Dev(), Version: "test", Now: b.clock.Now,
+	o := deliver.Options{Store: b.store, Queue: b.queue, Sealer: b.sealer, Policy: b.policy, Version: "test", Now: b.clock.Now,
 		Step: func(_ context.Context, s string) error {
 			b.mu.Lock()
 			defer b.mu.Unlock()
@@ -107,6 +112,9 @@ func must(t *testing.T, err error) {
 
 func (b *bench) serve(w http.ResponseWriter, r *http.Request) {
 	rec := httptest.NewRecorder()
+	if b.headers != nil {
+		b.headers(r.Header)
+	}
 	b.d.Routes().ServeHTTP(rec, r)
 	b.mu.Lock()
 	b.statuses = append(b.statuses, rec.Code)
@@ -141,6 +149,16 @@ func (b *bench) endpoint(id, url string, adjust func(*webhook.Endpoint)) (webhoo
 	must(b.t, b.queue.CreateQueue(b.t.Context(), &ep))
 	b.clock.Advance(time.Minute)
 	return ep, secret
+}
+
+// sealFor is a fresh key of any tenant's endpoint.
+func (b *bench) sealFor(tenant, endpoint string) store.SealedKey {
+	b.t.Helper()
+	secret, err := signing.GenerateSecret(rand.Reader)
+	must(b.t, err)
+	sealed, by, err := b.sealer.Seal([]byte(secret.Reveal()), tenant, endpoint)
+	must(b.t, err)
+	return store.SealedKey{ID: "key-1", Kind: "v1", Sealed: sealed, SealedBy: by, NotBefore: b.clock.Now().Add(-time.Minute)}
 }
 
 func (b *bench) seal(endpoint string, s signing.Secret) store.SealedKey {

@@ -20,6 +20,8 @@ type config struct {
 	KeysetSecret      string
 	KeysetVersions    []int
 	ProbeURL          string
+	EventsTopic       string
+	MaxInFlight       int
 	ConsoleURL        string
 	Topics            []string
 
@@ -32,7 +34,7 @@ type config struct {
 
 const environment = `usage: dispatcher [--version]
 
-Serves POST /attempt and /queue-ready for Cloud Tasks, until SIGTERM. Settings:
+Serves POST /attempt, /control and /queue-ready for Cloud Tasks, until SIGTERM. Settings:
 
   GOOGLE_CLOUD_PROJECT   the project (needed)
   LOCATION               region of the queues (default us-central1)
@@ -40,8 +42,12 @@ Serves POST /attempt and /queue-ready for Cloud Tasks, until SIGTERM. Settings:
   DISPATCHER_URL         this service's own base URL, where next attempts are posted (needed)
   INVOKER                service account whose identity tasks carry (needed)
   POOL_QUEUES            shared queues, comma-separated (needed)
+  MAX_QUEUES             queues that the region may have in all (default 1000, the usual quota)
+  CONTROL_QUEUE          queue of control tasks (default sealpost-control)
+  EVENTS_TOPIC           where notices for endpoints' owners are published (default sealpost-events)
   KEYSET_SECRET          secret with the keyset that seals endpoint keys (needed)
   KEYSET_VERSIONS        its version numbers in use, comma-separated (needed)
+  MAX_IN_FLIGHT          attempts at once, as Cloud Run's concurrency (default 250)
   PAYLOAD_RETENTION      how long payloads are kept (default 720h)
   ROW_RETENTION          how long event rows are kept (default 1080h, above 744h)
   EGRESS_POLICY          strict (default) or dev, beside an emulator only
@@ -69,6 +75,8 @@ func load(getenv func(string) string) (config, error) {
 		KeysetSecret:   e.Needed("KEYSET_SECRET"),
 		KeysetVersions: e.Numbers("KEYSET_VERSIONS"),
 		ProbeURL:       e.Text("EGRESS_PROBE_URL", ""),
+		MaxInFlight:    int(e.Number("MAX_IN_FLIGHT", deliver.DefaultMaxInFlight, 1, 10_000)),
+		EventsTopic:    e.Text("EVENTS_TOPIC", "sealpost-events"),
 		ConsoleURL:     strings.TrimRight(e.Text("CONSOLE_URL", ""), "/"),
 		retention: store.Retention{
 			Payload: e.Duration("PAYLOAD_RETENTION", 0, time.Hour, store.MaxRetention),
@@ -81,6 +89,8 @@ func load(getenv func(string) string) (config, error) {
 		Dispatcher: e.Needed("DISPATCHER_URL"),
 		Invoker:    e.Needed("INVOKER"),
 		Pools:      e.List("POOL_QUEUES"),
+		MaxQueues:  int(e.Number("MAX_QUEUES", tasks.DefaultMaxQueues, 1, 1_000_000)),
+		Control:    e.Text("CONTROL_QUEUE", "sealpost-control"),
 	}
 	var err error
 	cfg.policy, err = deliver.PolicyFromEnv(getenv)

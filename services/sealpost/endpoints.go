@@ -36,7 +36,8 @@ type endpointView struct {
 	RatePerSecond  float64    `json:"rate_per_second"`
 	MaxConcurrency int64      `json:"max_concurrency"`
 	TimeoutSeconds float64    `json:"timeout_seconds"`
-	Queue          string     `json:"queue"`
+	Retry          string     `json:"retry"`
+	Queue          string     `json:"queue"` // empty: shared queues
 	QueueReady     bool       `json:"queue_ready"`
 	QueueError     string     `json:"queue_error,omitempty"`
 	CreatedAt      *time.Time `json:"created_at,omitempty"`
@@ -56,8 +57,8 @@ func viewEndpoint(ep webhook.Endpoint) endpointView {
 		ID: ep.ID, Tenant: ep.Tenant, URL: safedial.MaskURL(ep.URL), Description: ep.Description,
 		Events: ep.EventTypes, State: string(ep.State), StateReason: ep.StateReason,
 		RatePerSecond: ep.RatePerSecond, MaxConcurrency: ep.MaxConcurrency,
-		TimeoutSeconds: ep.Timeout.Seconds(),
-		Queue:          ep.Queue, QueueReady: !ep.QueueReadyAt.IsZero(), CreatedAt: optional(ep.CreatedAt),
+		TimeoutSeconds: ep.Timeout.Seconds(), Retry: ep.Retry.String(),
+		Queue: ep.Queue, QueueReady: !ep.QueueReadyAt.IsZero(), CreatedAt: optional(ep.CreatedAt),
 	}
 }
 
@@ -75,7 +76,7 @@ func (c *cli) endpointsCommand() *cobra.Command {
 
 func (c *cli) endpointsAdd() *cobra.Command {
 	ep := webhook.Endpoint{State: webhook.EndpointActive}
-	var events, secretText string
+	var events, secretText, retry string
 	cmd := &cobra.Command{
 		Use:   "add --url URL",
 		Short: "Add an endpoint and print its signing secret",
@@ -85,7 +86,7 @@ the tenant that matches --events is delivered.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ep.EventTypes = serve.SplitList(events)
-			secret, err := c.newEndpoint(&ep, secretText)
+			secret, err := c.newEndpoint(&ep, secretText, retry)
 			if err != nil {
 				return err
 			}
@@ -114,12 +115,13 @@ the tenant that matches --events is delivered.`,
 	f.Float64Var(&ep.RatePerSecond, "rate", webhook.DefaultRatePerSecond, "deliveries per second at most")
 	f.Int64Var(&ep.MaxConcurrency, "concurrency", webhook.DefaultMaxConcurrency, "deliveries under way at once at most")
 	f.DurationVar(&ep.Timeout, "timeout", webhook.DefaultTimeout, "how long one attempt may take (1s to 60s)")
-	f.DurationSliceVar(&ep.Retry.Delays, "retry", nil, "waits before each attempt, such as 0s,5s,5m (default Standard Webhooks' ten attempts over 75 h)")
+	f.StringVar((*string)(&ep.Queueing), "queue", "auto", "own: a queue of its own, also of those kept in reserve; pool: shared queues; auto: its own while there are enough")
+	f.StringVar(&retry, "retry", webhook.PresetDefault, "retry policy: default, 41h, waits such as 0s,5s,5m, or exponential;…: see retry-plan --help")
 	return cmd
 }
 
 // newEndpoint checks what the flags say and fills in what they do not.
-func (c *cli) newEndpoint(ep *webhook.Endpoint, secretText string) (signing.Secret, error) {
+func (c *cli) newEndpoint(ep *webhook.Endpoint, secretText, retry string) (signing.Secret, error) {
 	var errs []error
 	policy, err := deliver.PolicyFromEnv(c.getenv)
 	if topic, ok := ep.Topic(); ok {
@@ -150,13 +152,23 @@ func (c *cli) newEndpoint(ep *webhook.Endpoint, secretText string) (signing.Secr
 	if ep.MaxConcurrency < 1 || ep.MaxConcurrency > tasks.MaxConcurrency {
 		errs = append(errs, fmt.Errorf("--concurrency %d is not between 1 and %d", ep.MaxConcurrency, tasks.MaxConcurrency))
 	}
-	errs = append(errs, wrap("--retry", ep.Retry.Validate()))
+	ep.Retry, err = webhook.ParseRetryPolicy(retry)
+	errs = append(errs, wrap("--retry", err))
 	secret, err := c.readSecret(secretText)
 	errs = append(errs, wrap("--secret", err))
 	if err := errors.Join(errs...); err != nil {
 		return secret, usageError{err}
 	}
-	ep.Queue = queueName()
+	switch ep.Queueing {
+	case "auto":
+		ep.Queueing = webhook.QueueingAuto
+	case webhook.QueueingAuto, webhook.QueueingOwn, webhook.QueueingPool:
+	default:
+		return secret, usageError{fmt.Errorf("--queue %q is not auto, own or pool", ep.Queueing)}
+	}
+	if ep.Queueing != webhook.QueueingPool {
+		ep.Queue = queueName()
+	}
 	return secret, nil
 }
 
@@ -228,7 +240,14 @@ func createEndpoint(ctx context.Context, st *store.Store, sealer *secrets.Sealer
 		return nil, err
 	}
 	*ep = created
-	return queue.CreateQueue(ctx, ep), nil
+	if err := queue.CreateQueue(ctx, ep); !errors.Is(err, tasks.ErrNoQuota) {
+		return err, nil
+	}
+	if err := st.DropQueue(ctx, ep.Tenant, ep.ID, ep.Queue); err != nil {
+		return err, nil
+	}
+	ep.Queue = ""
+	return nil, nil
 }
 
 func sealKey(sealer *secrets.Sealer, tenant, endpoint string, secret signing.Secret) (store.SealedKey, error) {
@@ -338,8 +357,8 @@ func (c *cli) endpointsShow() *cobra.Command {
 				v.Keys = append(v.Keys, keyView{k.ID, k.Kind, k.NotBefore, optional(k.NotAfter)})
 			}
 			return c.print(v, func(w io.Writer) {
-				fmt.Fprintf(w, "endpoint     %s (tenant %s)\nurl          %s\nevents       %s\nstate        %s %s\nlimits       %g/s, %d at once, %gs per attempt\nqueue        %s (ready: %v)\n",
-					v.ID, v.Tenant, v.URL, strings.Join(v.Events, ", "), v.State, v.StateReason, v.RatePerSecond, v.MaxConcurrency, v.TimeoutSeconds, v.Queue, v.QueueReady)
+				fmt.Fprintf(w, "endpoint     %s (tenant %s)\nurl          %s\nevents       %s\nstate        %s %s\nlimits       %g/s, %d at once, %gs per attempt\nretry        %s\nqueue        %s (ready: %v)\n",
+					v.ID, v.Tenant, v.URL, strings.Join(v.Events, ", "), v.State, v.StateReason, v.RatePerSecond, v.MaxConcurrency, v.TimeoutSeconds, v.Retry, v.Queue, v.QueueReady)
 				for _, k := range v.Keys {
 					until := "without end"
 					if k.NotAfter != nil {
