@@ -94,7 +94,10 @@ func (w *crowd) kinds() []misbehaving {
 			_ = c.(*net.TCPConn).SetLinger(0)
 		}), plain, 0, webhook.DeliveryDead, ""},
 		{"redirect", says("HTTP/1.1 302 Found\r\nLocation: /hook\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"), plain, 0, webhook.DeliveryDead, webhook.ClassStatus},
-		{"tls-garbage", func(c net.Conn, r *bufio.Reader) { _, _ = r.Peek(1); _, _ = io.WriteString(c, "not TLS at all\r\n\r\n") },
+		{"tls-garbage", func(c net.Conn, r *bufio.Reader) {
+			_, _ = r.Peek(1)
+			_, _ = io.WriteString(c, "not TLS at all\r\n\r\n")
+		},
 			func(addr string) string { return "https://" + addr + "/hook" }, 0, webhook.DeliveryDead, webhook.ClassTLS},
 		{"410", says("HTTP/1.1 410 Gone\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"), plain, 0, webhook.DeliveryHeld, ""},
 		{"429", says("HTTP/1.1 429 Slow\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"), plain, 0, webhook.DeliveryDead, webhook.ClassStatus},
