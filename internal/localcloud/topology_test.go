@@ -181,7 +181,7 @@ func TestApplyReconciles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(changes) != 4+4+9 || changes[0] != (Change{"sealpost-events", Created}) {
+	if len(changes) != 4+4+17 || changes[0] != (Change{"sealpost-events", Created}) {
 		t.Errorf("first: %v", changes)
 	}
 	a.apply(t, opts) // nothing
