@@ -59,6 +59,15 @@ type Options struct {
 	// MaxInFlight bounds the attempts under way; 0 means [DefaultMaxInFlight]. It is to
 	// be what Cloud Run's concurrency is: then a full instance gets no more requests.
 	MaxInFlight int
+	// Proxy, when not nil, is the way out for everything but Pub/Sub.
+	Proxy *safedial.Proxy
+	// ConsoleURL is the console's base URL, without a slash at its end, for the links in
+	// thin bodies; empty leaves them out.
+	ConsoleURL string
+	// Publisher publishes to the topics that endpoints name; nil refuses them all.
+	// Topics are the names that they may name; one that ends in * stands for a prefix.
+	Publisher Publisher
+	Topics    []string
 	// BodyBudget bounds the bytes of payloads held at any time; 0 means
 	// [DefaultBodyBudget].
 	BodyBudget int64
@@ -76,7 +85,7 @@ type Options struct {
 // Dispatcher makes attempts. It is safe for concurrent use.
 type Dispatcher struct {
 	o       Options
-	client  *safedial.Client
+	sender  *sender
 	bodies  *semaphore.Weighted
 	records *store.Batcher[store.AttemptRecord, store.Recorded]
 	made    controlMemo
@@ -100,11 +109,7 @@ func New(o Options) *Dispatcher {
 	if o.BodyBudget == 0 {
 		o.BodyBudget = DefaultBodyBudget
 	}
-	d := &Dispatcher{o: o, bodies: semaphore.NewWeighted(o.BodyBudget),
-		client: safedial.NewClient(o.Policy, safedial.ClientOptions{Timeout: webhook.MaxTimeout + time.Second,
-			// No attempt may wait, on its own deadline, for a connection that others
-			// hold: the queues bound what runs at once.
-			MaxConnsPerHost: maxConns, MaxConns: maxConns})}
+	d := &Dispatcher{o: o, bodies: semaphore.NewWeighted(o.BodyBudget), sender: newSender(o)}
 	d.records = store.NewBatcher(store.BatcherOptions[store.AttemptRecord]{
 		MaxItems: 200,
 		MaxBytes: 16 << 20,
@@ -121,7 +126,7 @@ func (d *Dispatcher) Close() {
 	d.records.Close()
 	d.reservations.Close()
 	d.deferrals.Close()
-	d.client.CloseIdleConnections()
+	d.sender.client.CloseIdleConnections()
 }
 
 // Attempt makes the attempt that k names, if it is still to be made.
@@ -219,7 +224,7 @@ func (d *Dispatcher) follow(ctx context.Context, k webhook.AttemptKey, r store.R
 // unpackAndSend holds the body in memory for no longer than the exchange, and
 // waits its turn for the memory.
 func (d *Dispatcher) unpackAndSend(ctx context.Context, c *store.Claim) (webhook.Attempt, error) {
-	size := min(c.Size, d.o.BodyBudget)
+	size := min(footprint(c.Endpoint.PayloadMode, &c.Event, c.Size), d.o.BodyBudget)
 	waiting, cancel := context.WithTimeout(ctx, memoryWait)
 	defer cancel()
 	if err := d.bodies.Acquire(waiting, size); err != nil {
@@ -229,7 +234,7 @@ func (d *Dispatcher) unpackAndSend(ctx context.Context, c *store.Claim) (webhook
 	if err := c.Unpack(); err != nil {
 		return webhook.Attempt{}, err
 	}
-	return d.send(ctx, c)
+	return d.sender.send(ctx, c)
 }
 
 // skip does what is due for an attempt that must not be made. It answers false if

@@ -84,5 +84,5 @@ func (d *Dispatcher) answer(w http.ResponseWriter, r *http.Request, err error) {
 
 // outage reports whether every other task would fail as well.
 func outage(err error) bool {
-	return errors.Is(err, errNoEgress) || errors.Is(err, errNoMemory) || errors.Is(err, errFull) || store.Transient(err)
+	return errors.Is(err, errNoEgress) || errors.Is(err, errNoMemory) || errors.Is(err, errFull) || errors.Is(err, errBusAway) || store.Transient(err)
 }

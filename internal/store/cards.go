@@ -177,7 +177,7 @@ func (s *Store) cardsOf(ctx context.Context, ids map[endpointID]bool) (map[endpo
 type SealedKey struct {
 	Tenant, Endpoint string
 	ID               string // see webhook.KeyID
-	Kind             string // "v1" (symmetric) or "v1a" (ed25519)
+	Kind             string // "v1" (symmetric), "v1a" (ed25519) or "legacy" (a text, for templates)
 	Sealed           []byte
 	SealedBy         string // the version of the keyset that sealed it
 	NotBefore        time.Time

@@ -141,8 +141,8 @@ func adopt(k *SealedKey, tenant, endpoint string, now time.Time) error {
 	switch {
 	case k.ID == "" || len(k.ID) > 128 || !utf8.ValidString(k.ID):
 		return invalid("key id %q", k.ID)
-	case k.Kind != "v1" && k.Kind != "v1a":
-		return invalid("key %s: kind %q is neither v1 nor v1a", k.ID, k.Kind)
+	case k.Kind != "v1" && k.Kind != "v1a" && k.Kind != "legacy":
+		return invalid("key %s: kind %q is none of v1, v1a and legacy", k.ID, k.Kind)
 	case len(k.Sealed) == 0 || len(k.Sealed) > maxSealed:
 		return invalid("key %s: %d sealed bytes, want 1 to %d", k.ID, len(k.Sealed), maxSealed)
 	case len(k.SealedBy) > 256:

@@ -260,13 +260,21 @@ func (s *System) handlers(ctx context.Context) (map[string]http.Handler, error) 
 		_, err := events.PublishEvent(ctx, m)
 		return err
 	}
+	topics, err := bus.NewTopics(ctx, s.Cloud.Project(), bus.PublisherOptions{})
+	if err != nil {
+		return nil, err
+	}
+	s.closers = append(s.closers, closing(topics))
 	d := deliver.New(deliver.Options{Store: s.Store, Queue: s.Queue, Sealer: s.Sealer, Policy: safedial.Dev(), Version: serve.Version(),
-		Publish: publish, Log: log(Dispatcher), Step: s.o.DispatcherStep})
+		Publish: publish, ConsoleURL: s.URLs[Console], Publisher: topics, Topics: []string{"*"}, Log: log(Dispatcher), Step: s.o.DispatcherStep})
 	s.closers = append(s.closers, func() error { d.Close(); return nil })
 	auth := serve.Auth{Mode: serve.AuthIAM, Audience: s.URLs[Dispatcher], Emails: []string{invoker}}
 	handlers[Dispatcher] = serve.WithHealth(auth.Wrap(d.Routes(), log(Dispatcher)), s.Store.Ping, log(Dispatcher))
 
-	handlers[Console] = serve.WithHealth(console.New(s.Store, log(Console), nil).Routes(), s.Store.Ping, log(Console))
+	pages := http.NewServeMux()
+	pages.Handle(console.KeysPath, console.NewKeys(s.Store, s.Sealer, log(Console), nil))
+	pages.Handle("/", console.New(s.Store, log(Console), nil).Routes())
+	handlers[Console] = serve.WithHealth(pages, s.Store.Ping, log(Console))
 	return handlers, nil
 }
 
@@ -303,7 +311,7 @@ func (s *System) receiver(ctx context.Context, log *slog.Logger) (http.Handler, 
 }
 
 // closing ends a publisher, which has nothing left to send.
-func closing(p *bus.Publisher) func() error {
+func closing(p interface{ Close(context.Context) error }) func() error {
 	return func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()

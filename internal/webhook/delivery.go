@@ -97,6 +97,8 @@ type Attempt struct {
 	Excerpt      []byte
 	Truncated    bool
 	WroteRequest bool // the whole request was written to the connection
+	// Exchange is set where a person asked for the attempt; see [Exchange].
+	Exchange *Exchange
 }
 
 // Task is a Cloud Task that ought to exist.

@@ -204,17 +204,9 @@ func (e *Endpoint) Subscribes(ev *Event) bool {
 	return false
 }
 
-// PubSubScheme begins the URL of a destination that is a topic of the same project:
-// pubsub://TOPIC.
-const PubSubScheme = "pubsub://"
-
 // Limits of an endpoint's settings, in bytes where not a number of things.
 const (
 	MaxFilter          = 4 << 10
-	MaxExtraHeaders    = 20
-	MaxHeaderName      = 128
-	MaxHeaderValue     = 2 << 10
-	MaxLegacy          = 4
 	MaxLegacyTemplate  = 1 << 10
 	MaxOwner           = 320
 	MaxMetadata        = 50
@@ -227,11 +219,14 @@ const (
 )
 
 // ValidURL reports why u cannot be an endpoint's: it must be http or https with a
-// host and without credentials, or [PubSubScheme] and the id of a topic. Whether it
+// host and without credentials, or [TopicScheme] and the id of a topic. Whether it
 // may be dialled is not asked here.
 func ValidURL(u string) error {
-	if topic, ok := strings.CutPrefix(u, PubSubScheme); ok {
-		return validTopic(topic)
+	if topic, ok := (&Endpoint{URL: u}).Topic(); ok {
+		if err := ValidTopic(topic); err != nil {
+			return fmt.Errorf("url: %w", err)
+		}
+		return nil
 	}
 	p, err := url.Parse(u)
 	switch {
@@ -249,32 +244,15 @@ func ValidURL(u string) error {
 	return nil
 }
 
-// validTopic follows https://cloud.google.com/pubsub/docs/pubsub-basics#resource_names.
-func validTopic(t string) error {
-	if len(t) < 3 || len(t) > 255 {
-		return fmt.Errorf("url: topic %q has %d characters, want 3 to 255", t, len(t))
-	}
-	for i := range len(t) {
-		c := t[i] | 0x20
-		if letter := c >= 'a' && c <= 'z'; !letter && (i == 0 || !strings.ContainsRune("0123456789-_.~+%", rune(t[i]))) {
-			return fmt.Errorf("url: topic %q: character %d is not one of A-Z, a-z, 0-9 and -_.~+%% (the first must be a letter)", t, i+1)
-		}
-	}
-	if strings.HasPrefix(t, "goog") {
-		return fmt.Errorf("url: topic %q begins with goog, which is Google's", t)
-	}
-	return nil
-}
-
 // Validate reports every fault of the settings, each with the name of its field.
-// Whether a filter compiles, a template can be filled and a header may be set is for
-// those to say who do it.
+// Whether a filter compiles and a template can be filled is for those to say who do
+// it.
 func (s *EndpointSettings) Validate() error {
 	errs := []error{
 		text("filter", s.Filter, MaxFilter),
 		oneOf("payload_mode", s.PayloadMode, PayloadDefault, PayloadWrapped, PayloadRaw, PayloadThin, PayloadCloudEvents),
 		oneOf("ordering", s.Ordering, OrderingNone, OrderingBlock, OrderingSkipAfterDead, OrderingParkKey),
-		s.validHeaders(), s.validLegacy(), s.Auth.validate(), validOwner(s.Owner), validMetadata(s.Metadata),
+		s.ValidHeaders(), s.validLegacy(), s.Auth.validate(), validOwner(s.Owner), validMetadata(s.Metadata),
 		text("api_version", s.APIVersion, MaxAPIVersion),
 		oneOf("queueing", s.Queueing, QueueingAuto, QueueingOwn, QueueingPool),
 		oneOf("managed_by", s.ManagedBy, "", ManagedByTerraform),
@@ -282,71 +260,14 @@ func (s *EndpointSettings) Validate() error {
 	if err := s.Health.Validate(); err != nil {
 		errs = append(errs, fmt.Errorf("health: %w", err))
 	}
-	if err := visible(s.APIVersion); err != nil {
+	if err := validHeaderValue(s.APIVersion); err != nil {
 		errs = append(errs, fmt.Errorf("api_version: %w", err))
 	}
 	return errors.Join(errs...)
 }
 
-func (s *EndpointSettings) validHeaders() error {
-	if len(s.Headers) > MaxExtraHeaders {
-		return fmt.Errorf("headers: there are %d, at most %d are allowed", len(s.Headers), MaxExtraHeaders)
-	}
-	seen := map[string]bool{}
-	for i, h := range s.Headers {
-		name := strings.ToLower(h.Name)
-		switch err := validField(h.Name, h.Value); {
-		case err != nil:
-			return fmt.Errorf("headers: number %d: %w", i+1, err)
-		case seen[name]:
-			return fmt.Errorf("headers: %q is given twice", h.Name)
-		}
-		seen[name] = true
-	}
-	return nil
-}
-
-// validField follows RFC 9110, sections 5.1 and 5.5: a token, and a value without
-// control characters and without white space at its ends.
-func validField(name, value string) error {
-	if name == "" || len(name) > MaxHeaderName {
-		return fmt.Errorf("the name has %d bytes, want 1 to %d", len(name), MaxHeaderName)
-	}
-	for _, r := range name {
-		if (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && !strings.ContainsRune("0123456789!#$%&'*+-.^_`|~", r) {
-			return fmt.Errorf("the name %q holds %q", name, r)
-		}
-	}
-	if len(value) > MaxHeaderValue {
-		return fmt.Errorf("the value of %s has %d bytes, at most %d are allowed", name, len(value), MaxHeaderValue)
-	}
-	if err := visible(value); err != nil {
-		return fmt.Errorf("the value of %s: %w", name, err)
-	}
-	return nil
-}
-
-// visible reports why s cannot be a header's value.
-func visible(s string) error {
-	if strings.Trim(s, " \t") != s {
-		return errors.New("white space at an end")
-	}
-	for i := range len(s) {
-		if c := s[i]; c < ' ' && c != '\t' || c >= 0x7f {
-			return fmt.Errorf("byte %d is not visible ASCII", i+1)
-		}
-	}
-	return nil
-}
-
 func (s *EndpointSettings) validLegacy() error {
-	if len(s.Legacy) > MaxLegacy {
-		return fmt.Errorf("legacy_signatures: there are %d, at most %d are allowed", len(s.Legacy), MaxLegacy)
-	}
 	for i, l := range s.Legacy {
-		if err := validField(l.Header, ""); err != nil {
-			return fmt.Errorf("legacy_signatures: number %d: %w", i+1, err)
-		}
 		if l.Template == "" || len(l.Template) > MaxLegacyTemplate {
 			return fmt.Errorf("legacy_signatures: number %d: the template has %d bytes, want 1 to %d", i+1, len(l.Template), MaxLegacyTemplate)
 		}

@@ -31,6 +31,9 @@ type Event struct {
 	Type        string
 	Subject     string
 	OrderingKey string
+	// Sequence is the event's place among those of its tenant and ordering key, from 1
+	// in the order in which they were stored; 0 where none is kept.
+	Sequence    int64
 	ContentType string // as received
 	Headers     []Header
 	Body        []byte

@@ -59,8 +59,13 @@ func run(ctx context.Context, getenv func(string) string) error {
 		_, err := events.PublishEvent(ctx, m)
 		return err
 	}
-	d := deliver.New(deliver.Options{Store: st, Queue: queue, Sealer: sealer, Policy: cfg.policy, ProbeURL: cfg.ProbeURL, Publish: publish,
-		Version: serve.Version(), MaxInFlight: cfg.MaxInFlight, Log: log})
+	topics, err := bus.NewTopics(ctx, cfg.Project, bus.PublisherOptions{})
+	if err != nil {
+		return err
+	}
+	defer closeWithin(topics.Close, time.Second)
+	d := deliver.New(deliver.Options{Store: st, Queue: queue, Sealer: sealer, Policy: cfg.policy, Proxy: cfg.proxy, ProbeURL: cfg.ProbeURL,
+		Publish: publish, ConsoleURL: cfg.ConsoleURL, Publisher: topics, Topics: cfg.Topics, Version: serve.Version(), MaxInFlight: cfg.MaxInFlight, Log: log})
 	defer d.Close()
 
 	ready := func(ctx context.Context) error { return errors.Join(st.Ping(ctx), d.Ready(ctx)) }

@@ -106,7 +106,7 @@ the tenant that matches --events is delivered.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&ep.URL, "url", "", "where events are sent (needed)")
+	f.StringVar(&ep.URL, "url", "", "where events are sent: https, or pubsub://TOPIC for a topic of the project (needed)")
 	f.StringVar(&ep.Tenant, "tenant", webhook.DefaultTenant, "tenant")
 	f.StringVar(&ep.ID, "id", "", "id of the endpoint (default a new one)")
 	f.StringVar(&ep.Description, "description", "", "a note for people")
@@ -124,7 +124,9 @@ the tenant that matches --events is delivered.`,
 func (c *cli) newEndpoint(ep *webhook.Endpoint, secretText, retry string) (signing.Secret, error) {
 	var errs []error
 	policy, err := deliver.PolicyFromEnv(c.getenv)
-	if err == nil {
+	if topic, ok := ep.Topic(); ok {
+		err = errors.Join(err, webhook.ValidTopic(topic))
+	} else if err == nil {
 		_, err = policy.CheckURL(ep.URL)
 	}
 	if ep.URL == "" {
@@ -173,17 +175,26 @@ func (c *cli) newEndpoint(ep *webhook.Endpoint, secretText, retry string) (signi
 // readSecret makes a secret, reads one from standard input, where no other process
 // sees it, or takes the text.
 func (c *cli) readSecret(text string) (signing.Secret, error) {
-	switch text {
-	case "":
+	text, err := c.readText(text)
+	if err != nil {
+		return signing.Secret{}, err
+	}
+	if text == "" {
 		return signing.GenerateSecret(rand.Reader)
-	case "-":
-		b, err := io.ReadAll(io.LimitReader(c.in, 4096))
-		if err != nil {
-			return signing.Secret{}, err
-		}
-		text = strings.TrimSpace(string(b))
 	}
 	return signing.ParseSecret(text)
+}
+
+// readText is the text, or for "-" what standard input holds.
+func (c *cli) readText(text string) (string, error) {
+	if text != "-" {
+		return text, nil
+	}
+	b, err := io.ReadAll(io.LimitReader(c.in, 4096))
+	if text = strings.TrimSpace(string(b)); err == nil && text == "" {
+		err = errors.New("standard input is empty")
+	}
+	return text, err
 }
 
 func queueName() string { return tasks.NewQueueName(uuid.Must(uuid.NewV7())) }
@@ -240,10 +251,54 @@ func createEndpoint(ctx context.Context, st *store.Store, sealer *secrets.Sealer
 }
 
 func sealKey(sealer *secrets.Sealer, tenant, endpoint string, secret signing.Secret) (store.SealedKey, error) {
-	sealed, by, err := sealer.Seal([]byte(secret.Reveal()), tenant, endpoint)
+	return newKey{kind: "v1", text: secret.Reveal()}.seal(sealer, tenant, endpoint)
+}
+
+// newKey is a key that is to be stored.
+type newKey struct {
+	kind string // v1, v1a or legacy
+	text string // as it is sealed
+	// secret and public are what the endpoint's owner needs to know.
+	secret, public string
+}
+
+func (k newKey) seal(sealer *secrets.Sealer, tenant, endpoint string) (store.SealedKey, error) {
+	sealed, by, err := sealer.Seal([]byte(k.text), tenant, endpoint)
 	return store.SealedKey{
-		Tenant: tenant, Endpoint: endpoint, ID: webhook.KeyID(uuid.Must(uuid.NewV7())), Kind: "v1", Sealed: sealed, SealedBy: by,
+		Tenant: tenant, Endpoint: endpoint, ID: webhook.KeyID(uuid.Must(uuid.NewV7())), Kind: k.kind, Sealed: sealed, SealedBy: by,
 	}, err
+}
+
+// readKey makes a key of the kind, or takes the text that is given.
+func (c *cli) readKey(kind, given string) (newKey, error) {
+	text, err := c.readText(given)
+	if err != nil {
+		return newKey{}, err
+	}
+	switch kind {
+	case "v1":
+		s, err := signing.GenerateSecret(rand.Reader)
+		if text != "" {
+			s, err = signing.ParseSecret(text)
+		}
+		return newKey{kind: kind, text: s.Reveal(), secret: s.Reveal()}, err
+	case "v1a":
+		k, err := signing.GeneratePrivateKey(rand.Reader)
+		if text != "" {
+			k, err = signing.ParsePrivateKey(text)
+		}
+		if err != nil {
+			return newKey{}, err
+		}
+		return newKey{kind: kind, text: k.Reveal(), public: k.Public().String()}, nil
+	case "legacy":
+		if text == "" {
+			return newKey{}, errors.New("a legacy secret is one that the receiver has already: give it")
+		}
+		s, err := signing.ParseLegacySecret(text)
+		return newKey{kind: kind, text: s.Reveal()}, err
+	}
+	return newKey{}, fmt.Errorf("there is no kind %q; there are v1, v1a and legacy", kind)
 }
 
 func (c *cli) endpointsList() *cobra.Command {
@@ -357,16 +412,22 @@ func (c *cli) endpointsRemove() *cobra.Command {
 }
 
 func (c *cli) endpointsRotate() *cobra.Command {
-	var tenant, secretText string
+	var tenant, secretText, kind string
 	var overlap time.Duration
-	cmd := &cobra.Command{Use: "rotate-secret ID", Short: "Give an endpoint a new signing secret; the old ones sign on for a while", Args: exactArgs(1, "an endpoint's id"),
+	cmd := &cobra.Command{Use: "rotate-secret ID", Short: "Give an endpoint a new signing key; the old ones of its kind sign on for a while",
+		Long: `Adds a signing key; those of the same kind go on signing until --overlap is over. Kinds:
+  v1      the symmetric secret whsec_… of Standard Webhooks (default)
+  v1a     an ed25519 key, besides the secret: its public half whpk_… is shown here and served
+          at /.well-known/webhook-keys/TENANT/ENDPOINT of the console
+  legacy  a secret of another scheme, as the text it is, for the endpoint's signature templates`,
+		Args: exactArgs(1, "an endpoint's id"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if overlap < 0 || overlap > 7*24*time.Hour {
 				return usageError{fmt.Errorf("--overlap %s is not between 0 and 168h", overlap)}
 			}
-			secret, err := c.readSecret(secretText)
+			fresh, err := c.readKey(kind, secretText)
 			if err != nil {
-				return usageError{wrap("--secret", err)}
+				return usageError{wrap("--kind, --secret", err)}
 			}
 			st, err := c.store(cmd.Context())
 			if err != nil {
@@ -377,7 +438,7 @@ func (c *cli) endpointsRotate() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			key, err := sealKey(sealer, tenant, args[0], secret)
+			key, err := fresh.seal(sealer, tenant, args[0])
 			if err != nil {
 				return err
 			}
@@ -388,15 +449,24 @@ func (c *cli) endpointsRotate() *cobra.Command {
 				ID      string  `json:"id"`
 				Tenant  string  `json:"tenant"`
 				Key     string  `json:"key"`
-				Secret  string  `json:"secret"`
+				Kind    string  `json:"kind"`
+				Secret  string  `json:"secret,omitempty"`
+				Public  string  `json:"public_key,omitempty"`
 				Overlap float64 `json:"overlap_seconds"`
-			}{args[0], tenant, key.ID, secret.Reveal(), overlap.Seconds()}
+			}{args[0], tenant, key.ID, fresh.kind, fresh.secret, fresh.public, overlap.Seconds()}
 			return c.print(res, func(w io.Writer) {
-				fmt.Fprintf(w, "endpoint  %s\nsecret    %s\nBoth old and new secrets sign for %s.\n", res.ID, res.Secret, overlap)
+				fmt.Fprintf(w, "endpoint  %s\n", res.ID)
+				for _, row := range [][2]string{{"secret", res.Secret}, {"public", res.Public}} {
+					if row[1] != "" {
+						fmt.Fprintf(w, "%-9s %s\n", row[0], row[1])
+					}
+				}
+				fmt.Fprintf(w, "Old and new keys of kind %s sign for %s.\n", res.Kind, overlap)
 			})
 		}}
 	cmd.Flags().StringVar(&tenant, "tenant", webhook.DefaultTenant, "the endpoint's tenant")
-	cmd.Flags().StringVar(&secretText, "secret", "", "the new secret whsec_… (default a fresh one; - reads it from standard input)")
+	cmd.Flags().StringVar(&secretText, "secret", "", "the new secret whsec_…, key whsk_… or legacy text (default a fresh one; - reads it from standard input)")
+	cmd.Flags().StringVar(&kind, "kind", "v1", "kind of key: v1, v1a or legacy")
 	cmd.Flags().DurationVar(&overlap, "overlap", 24*time.Hour, "how long the old secrets go on signing (0 to 168h)")
 	return cmd
 }
