@@ -121,16 +121,18 @@ func (t *troubleList) forget() {
 // are not.
 type holds func(*webhook.Endpoint) string
 
-// readHolds makes it for the endpoints of some tenants. Their states are current in
+// readHolds makes it for the wanted endpoints of the sets. Their states are current in
 // any case; the breakers are read, inside txn, of those endpoints that were lately
 // in trouble, as the list from before the transaction says. A breaker that opened since is found out at the claim; one that has
 // closed is seen to have, so that nothing is held which its release has passed by.
-func readHolds(ctx context.Context, txn *spanner.ReadWriteTransaction, troubled map[string][]string, tenants map[string]bool, now time.Time) (_ holds, err error) {
+func readHolds(ctx context.Context, txn *spanner.ReadWriteTransaction, troubled map[string][]string, sets map[string]*endpointSet, wanted func(*webhook.Endpoint) bool, now time.Time) (_ holds, err error) {
 	var healths map[endpointID]webhook.Health
 	var keys []spanner.Key
-	for t := range tenants {
+	for t, set := range sets {
 		for _, id := range troubled[t] {
-			keys = append(keys, spanner.Key{t, id})
+			if ep := set.byID(id); ep != nil && wanted(ep) {
+				keys = append(keys, spanner.Key{t, id})
+			}
 		}
 	}
 	if len(keys) > 0 {

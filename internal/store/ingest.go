@@ -175,11 +175,18 @@ func (tx *ingestion) read(ctx context.Context, txn *spanner.ReadWriteTransaction
 	if tx.sets, tx.fresh, err = tx.store.readSets(ctx, txn, tenants); err != nil {
 		return err
 	}
-	if tx.holds, err = readHolds(ctx, txn, tx.troubled, tenants, tx.now); err != nil {
+	if tx.holds, err = readHolds(ctx, txn, tx.troubled, tx.sets, tx.wanted(events), tx.now); err != nil {
 		return err
 	}
 	tx.bodies, err = readBodies(ctx, txn, events, tx.known)
 	return err
+}
+
+// wanted reports whether any of the events goes to an endpoint.
+func (tx *ingestion) wanted(events []prepared) func(*webhook.Endpoint) bool {
+	return func(ep *webhook.Endpoint) bool {
+		return slices.ContainsFunc(events, func(p prepared) bool { return p.event.Tenant == ep.Tenant && tx.store.match(ep, p.event) })
+	}
 }
 
 // add plans one event. It answers false, having planned nothing, if the commit
@@ -466,7 +473,7 @@ func (s *Store) ContinueFanout(ctx context.Context, tenant string, k webhook.Eve
 			return err
 		}
 		now := s.clock()
-		held, err := readHolds(ctx, txn, troubled, map[string]bool{tenant: true}, now)
+		held, err := readHolds(ctx, txn, troubled, sets, func(ep *webhook.Endpoint) bool { return s.match(ep, &e) }, now)
 		if err != nil {
 			return err
 		}

@@ -268,6 +268,8 @@ func nowhere(t *testing.T) string {
 
 type mutation = spanner.Mutation
 
+func key(parts ...any) spanner.Key { return parts }
+
 var strong = spanner.StrongRead()
 
 func (f *fixture) read(table string, k webhook.EventKey, columns []string, to any) {

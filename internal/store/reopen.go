@@ -122,12 +122,11 @@ func (s *Store) reopenChunk(ctx context.Context, txn *spanner.ReadWriteTransacti
 	if len(fresh) == 0 || len(row.ReopenedBy) >= maxReopenings {
 		return 0, nil
 	}
-	tenants := map[string]bool{row.Tenant: true}
-	sets, _, err := s.readSets(ctx, txn, tenants)
+	sets, _, err := s.readSets(ctx, txn, map[string]bool{row.Tenant: true})
 	if err != nil {
 		return 0, err
 	}
-	held, err := readHolds(ctx, txn, troubled, tenants, now)
+	held, err := readHolds(ctx, txn, troubled, sets, func(ep *webhook.Endpoint) bool { return slices.Contains(endpoints, ep.ID) }, now)
 	if err != nil {
 		return 0, err
 	}
