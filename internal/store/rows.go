@@ -92,6 +92,7 @@ type attemptRow struct {
 	Excerpt      []byte
 	Truncated    bool
 	WroteRequest bool
+	Exchange     spanner.NullString
 }
 
 type endpointRow struct {
@@ -322,6 +323,11 @@ func newAttemptRow(a *webhook.Attempt, number int64) *attemptRow {
 		Error: clip(a.Error, 4096), URL: clip(a.URL, 4096), RemoteAddr: clip(a.RemoteAddr, 128), KeyIDs: []string{},
 		Excerpt: a.Excerpt, Truncated: a.Truncated, WroteRequest: a.WroteRequest,
 	}
+	if a.Exchange != nil {
+		if b, err := json.Marshal(a.Exchange); err == nil { // bounded; what cannot be shown is left out
+			r.Exchange = spanner.NullString{StringVal: string(b), Valid: true}
+		}
+	}
 	for _, id := range a.KeyIDs {
 		r.KeyIDs = append(r.KeyIDs, clip(id, 128))
 	}
@@ -344,6 +350,9 @@ func (r *attemptRow) attempt(tenant string) webhook.Attempt {
 	}
 	if len(r.KeyIDs) > 0 {
 		a.KeyIDs = r.KeyIDs
+	}
+	if x := new(webhook.Exchange); r.Exchange.Valid && json.Unmarshal([]byte(r.Exchange.StringVal), x) == nil {
+		a.Exchange = x
 	}
 	if len(a.Excerpt) == 0 {
 		a.Excerpt = nil
