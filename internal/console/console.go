@@ -205,6 +205,9 @@ func (c *Console) overview(r *http.Request, tenant string) (overview, error) {
 		return o, err
 	}
 	for _, n := range counts {
+		if !webhook.CountsRefusal(n.Reason) {
+			continue
+		}
 		o.Refusals = append(o.Refusals, refusal{n.Source, n.Reason, n.Minute, n.Count})
 	}
 	dead, _, err := c.store.ListDeadMessages(ctx, tenant, at)

@@ -155,6 +155,9 @@ func (d *Dispatcher) Attempt(ctx context.Context, k webhook.AttemptKey) error {
 	ctx = context.WithoutCancel(ctx)
 	attempt, err := d.unpackAndSend(ctx, claim)
 	if err != nil {
+		if claim.Delivery.Ordered() {
+			err = errors.Join(err, d.o.Store.EndLease(ctx, k))
+		}
 		return fmt.Errorf("send %s: %w", k, err)
 	}
 	if err := d.step(ctx, StepSent); err != nil {
@@ -164,7 +167,7 @@ func (d *Dispatcher) Attempt(ctx context.Context, k webhook.AttemptKey) error {
 	decision := webhook.DecideTriggered(claim.Delivery, attempt.Outcome, claim.Endpoint.Retry, now)
 	ctx, cancel := context.WithTimeout(ctx, afterwards)
 	defer cancel()
-	recorded, err := d.records.Do(ctx, store.AttemptRecord{Attempt: attempt, Decision: decision, Queue: claim.Endpoint.QueueRef()})
+	recorded, err := d.records.Do(ctx, store.AttemptRecord{Attempt: attempt, Decision: decision, Queue: claim.Endpoint.QueueRef(), Ordering: claim.Endpoint.Ordering})
 	if err != nil {
 		return fmt.Errorf("record %s: %w", k, err)
 	}
@@ -172,8 +175,10 @@ func (d *Dispatcher) Attempt(ctx context.Context, k webhook.AttemptKey) error {
 	if err := d.step(ctx, StepRecorded); err != nil {
 		return err
 	}
-	if err := d.schedule(ctx, recorded.Next); err != nil {
-		return err
+	for _, t := range []*webhook.Task{recorded.Next, recorded.Follower} {
+		if err := d.schedule(ctx, t); err != nil {
+			return err
+		}
 	}
 	if err := d.step(ctx, StepNext); err != nil {
 		return err
@@ -251,7 +256,9 @@ func (d *Dispatcher) skip(ctx context.Context, k webhook.AttemptKey, c *store.Cl
 	case store.VerdictHeld:
 		done, err = d.o.Store.Settle(ctx, k, webhook.DeliveryHeld, c.Reason)
 	case store.VerdictCancelled:
-		done, err = d.o.Store.Settle(ctx, k, webhook.DeliveryCancelled, c.Reason)
+		done, err = d.cancelAttempt(ctx, k, c)
+	case store.VerdictLeased:
+		err = errLeased
 	case store.VerdictLater:
 		var task *webhook.Task
 		if task, done, err = d.o.Store.Postpone(ctx, k); err == nil {
@@ -272,6 +279,20 @@ func (d *Dispatcher) skip(ctx context.Context, k webhook.AttemptKey, c *store.Cl
 		d.o.Log.LogAttrs(ctx, slog.LevelInfo, "attempt skipped", append(keyAttrs("skip", k), slog.String("verdict", string(c.Verdict)), slog.String("reason", c.Reason))...)
 	}
 	return done, nil
+}
+
+// cancelAttempt settles the attempt as cancelled and has the next in its line, if it is in
+// one, take its turn.
+func (d *Dispatcher) cancelAttempt(ctx context.Context, k webhook.AttemptKey, c *store.Claim) (done bool, err error) {
+	done, err = d.o.Store.Settle(ctx, k, webhook.DeliveryCancelled, c.Reason)
+	if err != nil || !done || !c.Delivery.Ordered() {
+		return done, err
+	}
+	next, err := d.o.Store.HeadTask(ctx, &c.Delivery)
+	if err != nil {
+		return false, err
+	}
+	return true, d.schedule(ctx, next)
 }
 
 func (d *Dispatcher) schedule(ctx context.Context, t *webhook.Task) error {

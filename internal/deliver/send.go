@@ -28,6 +28,8 @@ var (
 	errNoEgress = errors.New("no way out of this instance now")
 	// errNotSent: this one request could not be made.
 	errNotSent = errors.New("the request could not be made")
+	// errLeased: another run of this task, or of an earlier one, is at it.
+	errLeased = errors.New("another run of this ordered delivery is under way")
 	// errNoMemory: the bodies under way fill the budget; waiting helps.
 	errNoMemory = errors.New("no memory for the body now")
 )

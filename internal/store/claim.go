@@ -23,6 +23,7 @@ const (
 	VerdictLater     Verdict = "later"     // the endpoint asked for fewer requests: postpone to Claim.At
 	VerdictCancelled Verdict = "cancelled" // the endpoint or the payload is gone: settle as cancelled
 	VerdictGone      Verdict = "gone"      // there is no such delivery
+	VerdictLeased    Verdict = "leased"    // another run is at it: run the task again later
 )
 
 // Claim is what the dispatcher needs to know for one attempt.
@@ -35,8 +36,8 @@ type Claim struct {
 	Event    webhook.Event
 	Endpoint webhook.Endpoint
 	Keys     []SealedKey // valid now, newest first
-	// Current is set for stale: the task that ought to exist instead, if the
-	// delivery is still scheduled.
+	// Current is set for stale: the task that ought to exist instead, if the delivery
+	// is still scheduled, or if it was the head of an ordering key whose next one is.
 	Current *webhook.Task
 	// At is when a throttle lets the attempt be made, for later.
 	At time.Time
@@ -75,9 +76,10 @@ func (c *Claim) Unpack() error {
 var recent = spanner.MaxStaleness(2 * time.Second)
 
 // Claim says whether the attempt k is to be made now. It writes nothing: two
-// claims of one attempt may both say run, and [Store.Record] keeps one. The
-// delivery is read strongly; endpoint, health and keys are at most two seconds old,
-// for every kind of queue: that a queue is paused only saves work.
+// claims of one attempt may both say run, and [Store.Record] keeps one; only
+// deliveries in an order are leased to one run at a time. The delivery is read
+// strongly; endpoint, health and keys are at most two seconds old, for every kind of
+// queue: that a queue is paused only saves work.
 //
 // An attempt runs if its delivery is scheduled at this generation and attempt,
 // the task is not older than the row's, and [webhook.Admit] lets it.
@@ -87,6 +89,7 @@ func (s *Store) Claim(ctx context.Context, k webhook.AttemptKey) (*Claim, error)
 		ev   *storedEvent
 		card *card
 	)
+	var err error
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
 		row, err = s.delivery(gctx, k.Tenant, k.Event, k.Endpoint, "claim")
@@ -100,7 +103,7 @@ func (s *Store) Claim(ctx context.Context, k webhook.AttemptKey) (*Claim, error)
 		card, err = s.card(gctx, k.Tenant, k.Endpoint)
 		return err
 	})
-	if err := g.Wait(); err != nil {
+	if err = g.Wait(); err != nil {
 		return nil, wrap(err, "claim %s", k)
 	}
 	if row == nil || ev == nil {
@@ -113,10 +116,21 @@ func (s *Store) Claim(ctx context.Context, k webhook.AttemptKey) (*Claim, error)
 		if d.State == webhook.DeliveryScheduled {
 			c.Current = taskOf(d, card.queue())
 		}
+		if d.Ordered() && !d.State.Open() {
+			if c.Current, err = s.headTask(ctx, d); err != nil {
+				return nil, wrap(err, "claim %s", k)
+			}
+		}
 		return c, nil
 	}
 	if !s.admit(c, card, ev.body != nil) {
 		return c, nil
+	}
+	if d.Ordered() {
+		if ok, err := s.lease(ctx, k, card.endpoint.Timeout); err != nil || !ok {
+			c.Verdict = VerdictLeased
+			return c, wrap(err, "claim %s", k)
+		}
 	}
 	c.Verdict, c.Event, c.Endpoint, c.packed, c.Size = VerdictRun, ev.event, card.endpoint, ev.body, ev.size
 	// Whoever made the endpoint's first key may have a clock that is ahead.

@@ -384,6 +384,7 @@ func (tx *recording) place(r *AttemptRecord, e *settlement) {
 	case d.State == webhook.DeliveryHeld && a == webhook.AdmitCancel:
 		stop(d, webhook.DeliveryCancelled, reason, tx.now)
 		tx.closed.add(d)
+		tx.ended = append(tx.ended, ended{delivery: d})
 	case d.State == webhook.DeliveryScheduled && r.Attempt.Trigger == webhook.TriggerProbe && a == webhook.AdmitHeld:
 		stop(d, webhook.DeliveryHeld, reason, tx.now)
 	case d.State == webhook.DeliveryScheduled && e.health.Throttled(d.NextAttemptAt):

@@ -135,6 +135,7 @@ type ingestion struct {
 	holds    holds
 
 	bodies  bodies
+	orders  *orders
 	repeats map[webhook.EventKey][]repeat // of events that were stored before
 
 	inserts            []*spanner.Mutation
@@ -178,8 +179,31 @@ func (tx *ingestion) read(ctx context.Context, txn *spanner.ReadWriteTransaction
 	if tx.holds, err = readHolds(ctx, txn, tx.troubled, tx.sets, tx.wanted(events), tx.now); err != nil {
 		return err
 	}
-	tx.bodies, err = readBodies(ctx, txn, events, tx.known)
+	if tx.bodies, err = readBodies(ctx, txn, events, tx.known); err != nil {
+		return err
+	}
+	lines := map[orderID]bool{}
+	for i := range events {
+		if e := events[i].event; tx.known[e.Key] == nil && e.Rejection == "" {
+			tx.store.lines(e, tx.sets[e.Tenant], lines)
+		}
+	}
+	tx.orders, err = readOrders(ctx, txn, lines, tx.now)
 	return err
+}
+
+// lines adds the lines that an event joins at its tenant's endpoints, whatever
+// their filters say.
+func (s *Store) lines(e *webhook.Event, set *endpointSet, into map[orderID]bool) {
+	if e.OrderingKey == "" {
+		return
+	}
+	key := webhook.OrderKeyOf(e.OrderingKey)
+	for i := range set.endpoints {
+		if ep := &set.endpoints[i]; ep.Ordering != webhook.OrderingNone && s.match(ep, e) {
+			into[orderID{e.Tenant, ep.ID, key}] = true
+		}
+	}
 }
 
 // wanted reports whether any of the events goes to an endpoint.
@@ -209,15 +233,16 @@ func (tx *ingestion) add(p *prepared) bool {
 		matched = tx.store.matching(p.event, tx.sets[p.event.Tenant], "")
 	}
 	chunk := min(len(matched), tx.store.chunk)
-	cost := costEvent + costPayload + costReplay + chunk*costDelivery
+	cost := costEvent + costPayload + costReplay + chunk*(costDelivery+costOrdered)
 	size := p.size() + chunk*sizeDelivery
 	if len(tx.out) > 0 && (tx.cost+cost > maxMutations || tx.size+size > maxCommitBytes || tx.fanned+len(matched) > tx.store.chunk) {
 		return false
 	}
 	tx.cost, tx.size, tx.fanned = tx.cost+cost, tx.size+size, tx.fanned+chunk
 	k := tx.insert(p, matched, chunk, rejection)
+	k.row.Flags = slices.Clone(p.event.Flags)
 	if replay != nil {
-		k.row.Flags = []string{webhook.FlagSuspectedReplay}
+		k.row.Flags = append(k.row.Flags, webhook.FlagSuspectedReplay)
 	}
 	tx.inserts = append(tx.inserts, tx.bodies.remember(p.event, tx.known)...)
 	tx.out = append(tx.out, Ingested{Key: p.event.Key, State: webhook.EventState(k.row.State), Flags: k.row.Flags, Tasks: k.tasks, More: k.row.FanoutAfter.Valid})
@@ -267,7 +292,7 @@ func (tx *ingestion) insert(p *prepared, matched []target, chunk int, rejection 
 	}
 	tx.inserts = append(tx.inserts, insert("Payloads", &body))
 	var deliveries []*spanner.Mutation
-	deliveries, k.tasks = fanOut(e, matched[:chunk], tx.holds, tx.now)
+	deliveries, k.tasks = fanOut(e, matched[:chunk], tx.holds, tx.orders, tx.now)
 	tx.inserts = append(tx.inserts, deliveries...)
 	return k
 }
@@ -285,7 +310,7 @@ func (tx *ingestion) mutations() []*spanner.Mutation {
 				[]any{key[:], k.row.Duplicates, k.row.LastDuplicateAt, k.row.LastDuplicateReceipt}))
 		}
 	}
-	return append(ms, tx.inserts...)
+	return append(append(ms, tx.inserts...), tx.orders.mutations()...)
 }
 
 // results completes the duplicates of events that were there before: their tasks
@@ -358,8 +383,8 @@ func (s *Store) matching(e *webhook.Event, set *endpointSet, after string) []tar
 }
 
 // fanOut makes the deliveries of an event to endpoints, and the tasks of those
-// that are due at once.
-func fanOut(e *webhook.Event, to []target, held holds, now time.Time) (ms []*spanner.Mutation, tasks []webhook.Task) {
+// that are due at once. o has the lines that they join.
+func fanOut(e *webhook.Event, to []target, held holds, o *orders, now time.Time) (ms []*spanner.Mutation, tasks []webhook.Task) {
 	for _, t := range to {
 		d := webhook.Delivery{
 			Event: e.Key, Tenant: e.Tenant, Endpoint: t.ep.ID, EventType: e.Type,
@@ -369,6 +394,14 @@ func fanOut(e *webhook.Event, to []target, held holds, now time.Time) (ms []*spa
 			d.State, d.Reason = t.state, t.reason
 		} else {
 			begin(&d, t.ep, held, now)
+		}
+		if d.State.Open() && e.OrderingKey != "" && t.ep.Ordering != webhook.OrderingNone {
+			d.OrderKey = webhook.OrderKeyOf(e.OrderingKey)
+			at := e.OccurredAt
+			if at.IsZero() {
+				at = now
+			}
+			o.join(&d, e.OrderingKey, at)
 		}
 		if d.State == webhook.DeliveryScheduled {
 			tasks = append(tasks, *taskOf(&d, t.ep.QueueRef()))
@@ -483,7 +516,14 @@ func (s *Store) ContinueFanout(ctx context.Context, tenant string, k webhook.Eve
 			to = to[:s.chunk]
 			cursor = spanner.NullString{StringVal: to[len(to)-1].ep.ID, Valid: true}
 		}
-		ms, tasks := fanOut(&e, to, held, now)
+		lines := map[orderID]bool{}
+		s.lines(&e, sets[tenant], lines)
+		o, err := readOrders(ctx, txn, lines, now)
+		if err != nil {
+			return err
+		}
+		ms, tasks := fanOut(&e, to, held, o, now)
+		ms = append(ms, o.mutations()...)
 		out.Tasks, out.More = tasks, cursor.Valid
 		ms = append(ms, spanner.Update("Events", []string{"EventKey", "FanoutAfter"}, []any{k[:], cursor}))
 		if !cursor.Valid && !anyOpen(to) {

@@ -14,6 +14,7 @@ type AttemptRecord struct {
 	Attempt  webhook.Attempt
 	Decision webhook.Decision
 	Queue    webhook.QueueRef // of the endpoint, for the next task
+	Ordering webhook.Ordering // of the endpoint
 }
 
 // Recorded is what became of an AttemptRecord.
@@ -25,6 +26,9 @@ type Recorded struct {
 	Delivery webhook.Delivery
 	// Next is the task that ought to exist now, if the delivery is scheduled.
 	Next *webhook.Task
+	// Follower is the task of the next delivery in line, if this one was the head of
+	// an ordering key and has ended.
+	Follower *webhook.Task
 	// Controls are the control tasks that ought to exist now because of this attempt.
 	Controls []webhook.Control
 	// Again says that this call added nothing to the history. Whoever did may have
@@ -122,10 +126,14 @@ func (tx *recording) run(ctx context.Context, txn *spanner.ReadWriteTransaction,
 			tx.place(&recs[o.record], e)
 		}
 	}
-	for i := range recs {
-		tx.fill(&recs[i], &tx.out[i])
+	followers, advancing, err := s.advance(ctx, txn, tx.ended, tx.now)
+	if err != nil {
+		return err
 	}
-	ms := tx.mutations()
+	for i := range recs {
+		tx.fill(&recs[i], &tx.out[i], followers)
+	}
+	ms := append(tx.mutations(), advancing...)
 	closing, err := s.closeEvents(ctx, txn, tx.closed, tx.now, false)
 	if err != nil {
 		return err
@@ -141,19 +149,21 @@ func (tx *recording) run(ctx context.Context, txn *spanner.ReadWriteTransaction,
 // begun a minute ago.
 func (s *Store) refreshQueues(ctx context.Context, recorded []Recorded) error {
 	ids := map[endpointID]bool{}
-	for _, r := range recorded {
-		if n := r.Next; n != nil {
-			ids[endpointID{n.Key.Tenant, n.Key.Endpoint}] = true
+	var tasks []*webhook.Task
+	for i := range recorded {
+		for _, t := range []*webhook.Task{recorded[i].Next, recorded[i].Follower} {
+			if t != nil {
+				ids[endpointID{t.Key.Tenant, t.Key.Endpoint}] = true
+				tasks = append(tasks, t)
+			}
 		}
 	}
 	cards, err := s.cardsOf(ctx, ids)
 	if err != nil {
 		return err
 	}
-	for _, r := range recorded {
-		if n := r.Next; n != nil {
-			n.Queue = cards[endpointID{n.Key.Tenant, n.Key.Endpoint}].queue()
-		}
+	for _, t := range tasks {
+		t.Queue = cards[endpointID{t.Key.Tenant, t.Key.Endpoint}].queue()
 	}
 	return nil
 }
@@ -176,6 +186,7 @@ type recording struct {
 	dirty   map[deliveryID]bool
 	closed  closings
 	settled map[endpointID]*settlement
+	ended   []ended
 	inserts []*spanner.Mutation
 	out     []Recorded
 }
@@ -276,6 +287,7 @@ func (tx *recording) apply(i int, r *AttemptRecord) bool {
 	tx.dirty[id] = true
 	if wasOpen && !d.State.Open() {
 		tx.closed.add(d)
+		tx.ended = append(tx.ended, ended{d, r.Ordering})
 	}
 	tx.out[i].Again = false
 	tx.note(i, r)
@@ -307,13 +319,18 @@ func (tx *recording) recorded(id deliveryID, r *AttemptRecord, n int64) bool {
 	return ok && at.Equal(r.Attempt.StartedAt)
 }
 
-func (tx *recording) fill(r *AttemptRecord, out *Recorded) {
+func (tx *recording) fill(r *AttemptRecord, out *Recorded, followers []webhook.Delivery) {
 	k := r.Attempt.Key
 	d := tx.rows[deliveryID{k.Event, k.Endpoint}]
 	if d == nil || d.Tenant != k.Tenant {
 		return
 	}
 	out.Delivery = *d
+	for i := range followers {
+		if f := &followers[i]; d.Ordered() && orderOf(f) == orderOf(d) {
+			out.Follower = taskOf(f, r.Queue)
+		}
+	}
 	if d.State == webhook.DeliveryScheduled {
 		out.Next = taskOf(d, r.Queue)
 	}
@@ -366,6 +383,13 @@ func (s *Store) Settle(ctx context.Context, k webhook.AttemptKey, to webhook.Del
 		ms, err := s.closeEvents(ctx, txn, closed, now, false)
 		if err != nil {
 			return err
+		}
+		if !to.Open() {
+			_, advancing, err := s.advance(ctx, txn, []ended{{delivery: &d}}, now)
+			if err != nil {
+				return err
+			}
+			ms = append(ms, advancing...)
 		}
 		return txn.BufferWrite(append(ms, updateDelivery(&d)))
 	})

@@ -623,3 +623,18 @@ func TestOverdue(t *testing.T) {
 		}
 	}
 }
+
+// The exchange of a test is kept whole; other attempts have none.
+func TestRecordKeepsAnExchange(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, Options{})
+	d := f.one("a")
+	rec := f.attempt(d, delivered)
+	rec.Attempt.Exchange = &webhook.Exchange{Protocol: "HTTP/2.0", TLS: "TLS 1.3",
+		Request:  webhook.ExchangeRequest{Method: "POST", URL: "https://hooks.example.com/", Headers: []webhook.Header{{Name: "X-A", Value: "b"}}, Body: []byte("{\xff}"), BodySize: 3},
+		Response: &webhook.ExchangeResponse{Status: 200, Headers: []webhook.Header{}, Body: []byte("ok")}}
+	f.record(rec)
+	if _, attempts := f.getDelivery(d.Event, "a"); len(attempts) != 1 || !reflect.DeepEqual(attempts[0].Exchange, rec.Attempt.Exchange) {
+		t.Errorf("kept as %+v", attempts)
+	}
+}

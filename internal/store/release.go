@@ -140,9 +140,10 @@ func (r *release) slot(n int) time.Time {
 	return later(r.now, r.h.ThrottledUntil).Add(time.Duration(float64(n) / rate * float64(time.Second))).UTC().Round(0)
 }
 
-// releasable reports whether a held delivery goes with the release under way.
+// releasable reports whether a held delivery goes with the release under way. One
+// whose ordering key is parked waits for that key.
 func releasable(d *webhook.Delivery, h *webhook.Health) bool {
-	return d.State == webhook.DeliveryHeld && (h.ReleaseAll ||
+	return d.State == webhook.DeliveryHeld && d.Reason != webhook.ReasonKeyParked && (h.ReleaseAll ||
 		!strings.HasPrefix(d.Reason, webhook.ReasonFilterFailed) && d.UpdatedAt.After(h.LeftAt))
 }
 

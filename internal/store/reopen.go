@@ -138,6 +138,16 @@ func (s *Store) reopenChunk(ctx context.Context, txn *spanner.ReadWriteTransacti
 	if err != nil {
 		return 0, err
 	}
+	lines := map[orderID]bool{}
+	for i := range rows {
+		if d := rows[i].delivery(); d.Ordered() {
+			lines[orderOf(&d)] = true
+		}
+	}
+	order, err := readOrders(ctx, txn, lines, now)
+	if err != nil {
+		return 0, err
+	}
 	var ms []*spanner.Mutation
 	for i := range rows {
 		ep := sets[row.Tenant].byID(rows[i].EndpointID)
@@ -153,10 +163,14 @@ func (s *Store) reopenChunk(ctx context.Context, txn *spanner.ReadWriteTransacti
 		if asked {
 			d := rows[i].delivery()
 			restart(&d, ep, webhook.TriggerProviderRedelivery, held, now)
+			if d.Ordered() {
+				order.again(&d)
+			}
 			ms = append(ms, updateDelivery(&d))
 		}
 	}
 	n := len(ms)
+	ms = append(ms, order.mutations()...)
 	if n == 0 && (!last || len(used) == 0) {
 		return 0, nil
 	}

@@ -71,6 +71,10 @@ type deliveryRow struct {
 	DueShard      spanner.NullInt64
 	OpenState     spanner.NullString
 	DeadAt        spanner.NullTime
+	OrderKey      []byte
+	OrderSeq      spanner.NullInt64
+	OrderWait     spanner.NullInt64
+	LeasedUntil   spanner.NullTime
 }
 
 type attemptRow struct {
@@ -261,7 +265,7 @@ func (r *eventRow) event() (webhook.Event, error) {
 	e := webhook.Event{
 		Key: keyOf(r.EventKey), Tenant: r.Tenant, Source: r.Source, PublisherID: r.PublisherID, Type: r.EventType,
 		Subject: r.Subject, OrderingKey: r.OrderingKey, ContentType: r.ContentType,
-		OccurredAt: plainTime(r.OccurredAt), ReceivedAt: r.ReceivedAt, Receipt: r.Receipt, Rejection: r.Rejection,
+		OccurredAt: plainTime(r.OccurredAt), ReceivedAt: r.ReceivedAt, Receipt: r.Receipt, Rejection: r.Rejection, Flags: r.Flags,
 	}
 	copy(e.BodyHash[:], r.BodyHash)
 	if err := json.Unmarshal([]byte(r.Headers), &e.Headers); err != nil {
@@ -289,6 +293,13 @@ func newDeliveryRow(d *webhook.Delivery) *deliveryRow {
 	if d.State.Open() {
 		r.OpenState = spanner.NullString{StringVal: string(d.State), Valid: true}
 	}
+	if d.Ordered() {
+		r.OrderKey = d.OrderKey[:]
+		r.OrderSeq = spanner.NullInt64{Int64: d.OrderSeq, Valid: true}
+		if d.State.Open() {
+			r.OrderWait = r.OrderSeq
+		}
+	}
 	if d.State == webhook.DeliveryDead {
 		r.DeadAt = spanner.NullTime{Time: d.UpdatedAt, Valid: true}
 	}
@@ -296,22 +307,28 @@ func newDeliveryRow(d *webhook.Delivery) *deliveryRow {
 }
 
 func (r *deliveryRow) delivery() webhook.Delivery {
-	return webhook.Delivery{
+	d := webhook.Delivery{
 		Event: keyOf(r.EventKey), Tenant: r.Tenant, Endpoint: r.EndpointID, EventType: r.EventType,
 		State: webhook.DeliveryState(r.State), Reason: r.Reason, Generation: r.Generation, Attempt: r.Attempt, Task: r.Task,
 		Trigger: webhook.Trigger(r.NextTrigger), NextAttemptAt: plainTime(r.NextAttemptAt), StartedAt: r.StartedAt,
 		LastStatus: int(r.LastStatus), LastClass: webhook.Class(r.LastClass), CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
+		OrderSeq: r.OrderSeq.Int64,
 	}
+	copy(d.OrderKey[:], r.OrderKey)
+	return d
 }
 
-// updateDelivery writes what can change of d.
+// updateDelivery writes what can change of d. Whoever changes a delivery ends its
+// lease.
 func updateDelivery(d *webhook.Delivery) *spanner.Mutation {
 	r := newDeliveryRow(d)
 	return spanner.Update("Deliveries",
 		[]string{"EventKey", "EndpointId", "State", "Reason", "Generation", "Attempt", "Task", "NextTrigger", "NextAttemptAt",
-			"StartedAt", "LastStatus", "LastClass", "UpdatedAt", "DueShard", "OpenState", "DeadAt"},
+			"StartedAt", "LastStatus", "LastClass", "UpdatedAt", "DueShard", "OpenState", "DeadAt",
+			"OrderKey", "OrderSeq", "OrderWait", "LeasedUntil"},
 		[]any{r.EventKey, r.EndpointID, r.State, r.Reason, r.Generation, r.Attempt, r.Task, r.NextTrigger, r.NextAttemptAt,
-			r.StartedAt, r.LastStatus, r.LastClass, r.UpdatedAt, r.DueShard, r.OpenState, r.DeadAt})
+			r.StartedAt, r.LastStatus, r.LastClass, r.UpdatedAt, r.DueShard, r.OpenState, r.DeadAt,
+			r.OrderKey, r.OrderSeq, r.OrderWait, r.LeasedUntil})
 }
 
 // newAttemptRow never fails for what an endpoint or an operator wrote: it cuts.
@@ -323,16 +340,16 @@ func newAttemptRow(a *webhook.Attempt, number int64) *attemptRow {
 		Error: clip(a.Error, 4096), URL: clip(a.URL, 4096), RemoteAddr: clip(a.RemoteAddr, 128), KeyIDs: []string{},
 		Excerpt: a.Excerpt, Truncated: a.Truncated, WroteRequest: a.WroteRequest,
 	}
-	if a.Exchange != nil {
-		if b, err := json.Marshal(a.Exchange); err == nil { // bounded; what cannot be shown is left out
-			r.Exchange = spanner.NullString{StringVal: string(b), Valid: true}
-		}
-	}
 	for _, id := range a.KeyIDs {
 		r.KeyIDs = append(r.KeyIDs, clip(id, 128))
 	}
 	if r.Excerpt == nil {
 		r.Excerpt = []byte{}
+	}
+	if a.Exchange != nil {
+		if text, err := json.Marshal(a.Exchange); err == nil { // numbers, strings and bytes: it never is one
+			r.Exchange = spanner.NullString{StringVal: string(text), Valid: true}
+		}
 	}
 	if len(r.Excerpt) > maxExcerpt {
 		r.Excerpt, r.Truncated = r.Excerpt[:maxExcerpt], true
@@ -348,11 +365,14 @@ func (r *attemptRow) attempt(tenant string) webhook.Attempt {
 		Outcome: webhook.Outcome{Class: webhook.Class(r.Class), Status: int(r.Status), RetryAfter: time.Duration(r.RetryAfterMs) * time.Millisecond},
 		Error:   r.Error, URL: r.URL, RemoteAddr: r.RemoteAddr, Excerpt: r.Excerpt, Truncated: r.Truncated, WroteRequest: r.WroteRequest,
 	}
+	if r.Exchange.Valid {
+		a.Exchange = &webhook.Exchange{}
+		if err := json.Unmarshal([]byte(r.Exchange.StringVal), a.Exchange); err != nil {
+			a.Exchange = nil // of an older form; the rest of the attempt is worth more
+		}
+	}
 	if len(r.KeyIDs) > 0 {
 		a.KeyIDs = r.KeyIDs
-	}
-	if x := new(webhook.Exchange); r.Exchange.Valid && json.Unmarshal([]byte(r.Exchange.StringVal), x) == nil {
-		a.Exchange = x
 	}
 	if len(a.Excerpt) == 0 {
 		a.Excerpt = nil

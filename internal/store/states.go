@@ -288,8 +288,13 @@ func (s *Store) CancelPage(ctx context.Context, tenant, id string) (n int, more 
 		opts := limited("cancel-deliveries", cancelChunk)
 		opts.Index = "DeliveriesOpenByEndpoint"
 		open, err := collect[deliveryRow](txn.ReadWithOptions(ctx, "Deliveries", spanner.Key{tenant, id}.AsPrefix(), []string{"EventKey"}, opts))
-		if n = len(open); err != nil || n == 0 {
+		if n = len(open); err != nil {
 			return err
+		}
+		if n < cancelChunk { // nothing waits behind anything any more
+			if err := txn.BufferWrite([]*spanner.Mutation{spanner.Delete("OrderedKeys", spanner.Key{tenant, id}.AsPrefix())}); err != nil || n == 0 {
+				return err
+			}
 		}
 		keys := make([]spanner.Key, n)
 		for i, r := range open {

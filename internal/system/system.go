@@ -194,7 +194,7 @@ func (s *System) prepare(ctx context.Context) error {
 	if s.Sources, err = sampleSources(ctx, sm, s.Cloud.Project(), s.URLs[Receiver]); err != nil {
 		return err
 	}
-	if s.Store, err = store.Open(ctx, s.Database, store.Options{}); err != nil {
+	if s.Store, err = store.Open(ctx, s.Database, store.Options{Filter: new(fanout.Filters).Match}); err != nil {
 		return err
 	}
 	s.closers = append(s.closers, func() error { s.Store.Close(); return nil })
@@ -266,7 +266,7 @@ func (s *System) handlers(ctx context.Context) (map[string]http.Handler, error) 
 	}
 	s.closers = append(s.closers, closing(topics))
 	d := deliver.New(deliver.Options{Store: s.Store, Queue: s.Queue, Sealer: s.Sealer, Policy: safedial.Dev(), Version: serve.Version(),
-		Publish: publish, ConsoleURL: s.URLs[Console], Publisher: topics, Topics: []string{"*"}, Log: log(Dispatcher), Step: s.o.DispatcherStep})
+		ConsoleURL: s.URLs[Console], Publish: publish, Publisher: topics, Topics: []string{"*"}, Log: log(Dispatcher), Step: s.o.DispatcherStep})
 	s.closers = append(s.closers, func() error { d.Close(); return nil })
 	auth := serve.Auth{Mode: serve.AuthIAM, Audience: s.URLs[Dispatcher], Emails: []string{invoker}}
 	handlers[Dispatcher] = serve.WithHealth(auth.Wrap(d.Routes(), log(Dispatcher)), s.Store.Ping, log(Dispatcher))

@@ -36,6 +36,8 @@ const (
 	ReasonEndpointDisabled  = "endpoint disabled"
 	ReasonEndpointDeleted   = "endpoint deleted"
 	ReasonPayloadGone       = "payload no longer stored"
+	ReasonNotItsTurn        = "waits for an earlier one of its ordering key"
+	ReasonKeyParked         = "ordering key parked behind a dead delivery"
 	ReasonTestFailed        = "a test is not repeated"
 	// ReasonPermanent is followed by the status.
 	ReasonPermanent = "permanent failure: "

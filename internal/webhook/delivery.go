@@ -5,10 +5,11 @@ import "time"
 // DeliveryState is the fate of one event at one endpoint.
 type DeliveryState string
 
-// Delivery states. Only scheduled and held are open: something may still be sent
-// without anybody asking for a replay.
+// Delivery states. Only scheduled, waiting and held are open: something may still
+// be sent without anybody asking for a replay.
 const (
 	DeliveryScheduled DeliveryState = "scheduled" // waits for its next attempt
+	DeliveryWaiting   DeliveryState = "waiting"   // for an earlier delivery of its ordering key to end
 	DeliveryDelivered DeliveryState = "delivered" // the endpoint said 2xx
 	DeliveryDead      DeliveryState = "dead"      // attempts or age exhausted
 	DeliveryHeld      DeliveryState = "held"      // endpoint paused, disabled or its circuit open, or its filter failed: kept until released or replayed
@@ -17,7 +18,9 @@ const (
 )
 
 // Open reports whether the delivery may still be attempted of its own accord.
-func (s DeliveryState) Open() bool { return s == DeliveryScheduled || s == DeliveryHeld }
+func (s DeliveryState) Open() bool {
+	return s == DeliveryScheduled || s == DeliveryWaiting || s == DeliveryHeld
+}
 
 // Trigger is why an attempt was made.
 type Trigger string
@@ -70,9 +73,16 @@ type Delivery struct {
 	StartedAt  time.Time
 	LastStatus int
 	LastClass  Class
-	CreatedAt  time.Time
-	UpdatedAt  time.Time
+	// OrderKey and OrderSeq are the delivery's place among those of its endpoint and
+	// ordering key; both are zero where there is no order.
+	OrderKey  OrderKey
+	OrderSeq  int64
+	CreatedAt time.Time
+	UpdatedAt time.Time
 }
+
+// Ordered reports whether the delivery has its turn and must wait for it.
+func (d *Delivery) Ordered() bool { return d.OrderSeq != 0 }
 
 // Key names the delivery's next attempt.
 func (d *Delivery) Key() AttemptKey {

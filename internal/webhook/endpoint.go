@@ -219,7 +219,7 @@ const (
 )
 
 // ValidURL reports why u cannot be an endpoint's: it must be http or https with a
-// host and without credentials, or [TopicScheme] and the id of a topic. Whether it
+// host and without credentials, or [TopicScheme] and the name of a topic. Whether it
 // may be dialled is not asked here.
 func ValidURL(u string) error {
 	if topic, ok := (&Endpoint{URL: u}).Topic(); ok {
@@ -266,10 +266,11 @@ func (s *EndpointSettings) Validate() error {
 	return errors.Join(errs...)
 }
 
+// validLegacy looks at the templates; their headers are looked at with all others.
 func (s *EndpointSettings) validLegacy() error {
 	for i, l := range s.Legacy {
 		if l.Template == "" || len(l.Template) > MaxLegacyTemplate {
-			return fmt.Errorf("legacy_signatures: number %d: the template has %d bytes, want 1 to %d", i+1, len(l.Template), MaxLegacyTemplate)
+			return fmt.Errorf("legacy signature %d: the template has %d bytes, want 1 to %d", i+1, len(l.Template), MaxLegacyTemplate)
 		}
 	}
 	return nil

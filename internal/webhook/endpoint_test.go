@@ -47,10 +47,10 @@ func TestEndpointSettingsValidate(t *testing.T) {
 		{EndpointSettings{Headers: []Header{{"X-A", "b\r\nX-B: c"}}}, "byte 2"},
 		{EndpointSettings{Headers: []Header{{"X-A", " b"}}}, "white space"},
 		{EndpointSettings{Headers: []Header{{"X-A", strings.Repeat("b", MaxHeaderValue)}}}, ""},
-		{EndpointSettings{Headers: []Header{{"X-A", strings.Repeat("b", MaxHeaderValue+1)}}}, "value has 2049 bytes"},
+		{EndpointSettings{Headers: []Header{{"X-A", strings.Repeat("b", MaxHeaderValue+1)}}}, "header 1 (X-A): value has 2049 bytes"},
 		{EndpointSettings{Headers: []Header{{"X-A", "b"}, {"x-a", "c"}}}, "is that of header 1"},
 		{EndpointSettings{Legacy: []SignatureTemplate{{"X-Signature", "sha256={hex}"}}}, ""},
-		{EndpointSettings{Legacy: []SignatureTemplate{{"X-Signature", ""}}}, "legacy_signatures: number 1"},
+		{EndpointSettings{Legacy: []SignatureTemplate{{"X-Signature", ""}}}, "legacy signature 1"},
 		{EndpointSettings{Legacy: make([]SignatureTemplate, 6)}, "6 legacy signatures"},
 		{EndpointSettings{Auth: sealed}, ""},
 		{EndpointSettings{Auth: EndpointAuth{Kind: "digest", Sealed: []byte{1}, SealedBy: "1"}}, `auth.kind: "digest"`},
@@ -109,7 +109,7 @@ func TestValidURL(t *testing.T) {
 		{"pubsub://1abc", "character 1"},
 		{"pubsub://abc/def", "character 4"},
 		{"pubsub://abc?x", "character 4"},
-		{"pubsub://goog-topic", "taken"},
+		{"pubsub://goog-topic", "goog"},
 	} {
 		err := ValidURL(c.url)
 		if (err == nil) != (c.bad == "") || err != nil && !strings.Contains(err.Error(), c.bad) {

@@ -293,13 +293,16 @@ func coolDown(ep *Endpoint, p HealthPolicy, trips, epoch int64) time.Duration {
 
 // throttle keeps the endpoint's next dispatches back.
 func (h *Health) throttle(ep *Endpoint, o Observation, now time.Time) {
+	shortest, longest := ep.Retry.Bounds(h.ThrottleStep + 2)
+	// The delivery that was answered so waits at least as long by its own schedule,
+	// unless full jitter draws it a short wait.
+	wait := max(shortest, longest/2)
 	if o.StartedAt.Before(h.ThrottledUntil) {
 		// It began before the endpoint was left alone: one of many under way at once.
 		h.ThrottledUntil = later(h.ThrottledUntil, now.Add(min(o.Outcome.RetryAfter, MaxThrottle)))
 		return
 	}
 	h.ThrottleStep++
-	wait := ep.Retry.Delay(AttemptKey{Tenant: ep.Tenant, Endpoint: ep.ID, Generation: 1, Attempt: h.ThrottleStep + 1})
 	h.ThrottledUntil = now.Add(min(max(wait, o.Outcome.RetryAfter), MaxThrottle))
 }
 

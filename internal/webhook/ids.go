@@ -71,6 +71,16 @@ func ParseEventID(s string) (EventKey, error) {
 	return k, nil
 }
 
+// OrderKey stands for an ordering key in primary keys and indexes.
+type OrderKey [16]byte
+
+// OrderKeyOf is the first 16 bytes of the key's SHA-256.
+func OrderKeyOf(orderingKey string) (k OrderKey) {
+	sum := sha256.Sum256([]byte(orderingKey))
+	copy(k[:], sum[:])
+	return k
+}
+
 // EndpointID is the id of an endpoint that was given none: "ep_" and the text
 // form of 16 bytes, for which a UUIDv7 serves.
 func EndpointID(u [16]byte) string { return "ep_" + idText.EncodeToString(u[:]) }

@@ -65,7 +65,8 @@ func run(ctx context.Context, getenv func(string) string) error {
 	}
 	defer closeWithin(topics.Close, time.Second)
 	d := deliver.New(deliver.Options{Store: st, Queue: queue, Sealer: sealer, Policy: cfg.policy, Proxy: cfg.proxy, ProbeURL: cfg.ProbeURL,
-		Publish: publish, ConsoleURL: cfg.ConsoleURL, Publisher: topics, Topics: cfg.Topics, Version: serve.Version(), MaxInFlight: cfg.MaxInFlight, Log: log})
+		ConsoleURL: cfg.ConsoleURL, Publish: publish, Publisher: topics, Topics: cfg.Topics, MaxInFlight: cfg.MaxInFlight,
+		Version: serve.Version(), Log: log})
 	defer d.Close()
 
 	ready := func(ctx context.Context) error { return errors.Join(st.Ping(ctx), d.Ready(ctx)) }
@@ -76,11 +77,11 @@ func run(ctx context.Context, getenv func(string) string) error {
 	return serve.Run(ctx, l, serve.WithHealth(cfg.auth.Wrap(d.Routes(), log), ready, log), log)
 }
 
-// closeWithin has nothing left to send: what a notice's task published it waited for.
+// closeWithin has nothing left to send: every publish has been waited for.
 func closeWithin(closing func(context.Context) error, limit time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	if err := closing(ctx); err != nil {
-		slog.Warn("close the publisher", slog.String("error", err.Error()))
+		slog.Warn("close a publisher", slog.String("error", err.Error()))
 	}
 }

@@ -29,7 +29,7 @@ func run(ctx context.Context, getenv func(string) string) error {
 		return err
 	}
 	slog.SetDefault(log) // also for what libraries say
-	st, err := store.Open(ctx, cfg.Database, store.Options{Retention: cfg.retention})
+	st, err := store.Open(ctx, cfg.Database, store.Options{Retention: cfg.retention, Filter: new(fanout.Filters).Match})
 	if err != nil {
 		return err
 	}
