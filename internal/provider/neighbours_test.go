@@ -576,6 +576,9 @@ func TestHandshakesBeforeAnythingIsSigned(t *testing.T) {
 		{"dropbox line end", "dropbox", Options{}, get("challenge=a%0d%0aX:y"), "malformed"},
 		{"dropbox long", "dropbox", Options{}, get("challenge=" + strings.Repeat("a", 1025)), "malformed"},
 		{"dropbox by POST", "dropbox", Options{}, post("challenge=a"), "missing_signature"},
+		{"intercom", "intercom", Options{}, Request{Method: "HEAD", Header: http.Header{}}, "200 text/plain; charset=utf-8 "},
+		{"intercom by GET", "intercom", Options{}, get(""), "missing_signature"},
+		{"intercom unsigned", "intercom", Options{}, post(""), "missing_signature"},
 		{"meta", "meta", Options{VerifyToken: "vt"}, get(meta + "1158201444"), "200 text/plain; charset=utf-8 1158201444"},
 		{"meta other token", "meta", Options{VerifyToken: "vu"}, get(meta + "1"), "mismatch"},
 		{"meta no token configured", "meta", Options{}, get(meta + "1"), "mismatch"},
@@ -626,7 +629,7 @@ func TestHandshakesBeforeAnythingIsSigned(t *testing.T) {
 	if _, err := mustNew(t, "x-twitter", Options{}).Verify(token, one("key"), noon); !isReason(err, Ambiguous) {
 		t.Errorf("a signed crc_token is an event: %v", err)
 	}
-	for _, scheme := range []string{"dropbox", "meta", "x-twitter"} {
+	for _, scheme := range []string{"dropbox", "meta", "x-twitter", "intercom"} {
 		r := kitOf(t, scheme).sign(t, Sample{}, noon)
 		r.Method = "GET"
 		if _, err := kitOf(t, scheme).verify(r, noon); err == nil {
