@@ -342,8 +342,9 @@ var table = []entry{
 		clock:     unixSeconds,
 		id:        []place{{signedID: true}}, // the token: another payload under it is a duplicate
 		typ:       []place{inBody("event-data", "event")},
-		at:        []place{inBody("event-data", "timestamp")},
-		about:     about{signature: "body signature.signature", id: "signed token"},
+		at:        []place{inBody("event-data", "timestamp"), {signedTime: true}},
+		identify:  mailgunType,
+		about:     about{signature: "body signature.signature of JSON, or the field signature of a form", id: "signed token", typ: "body event-data.event, or the field event of a form"},
 		note:      "the payload is not signed: a signature seen once carries any payload for as long as it is fresh, though only the first is kept (the token is the id)",
 	},
 	{
