@@ -48,6 +48,14 @@ need_node() {
   die "Node 18 or newer with npm is needed: https://nodejs.org (Debian, Ubuntu: apt-get install nodejs npm; macOS: brew install node)"
 }
 
+# need_python: for the test that reads the README's Python.
+need_python() {
+  if python3 -c 'import ast, json' 2>/dev/null; then return 0; fi
+  say "Python 3 is missing; trying apt…"
+  if apt_install python3-minimal && python3 -c 'import ast, json' 2>/dev/null; then return 0; fi
+  die "Python 3 is needed: https://www.python.org (Debian, Ubuntu: apt-get install python3; macOS: brew install python)"
+}
+
 # need_emulators TOOL: TOOL is the built withemulators. Installs what is missing, in
 # the way gcloud itself was installed.
 need_emulators() {
