@@ -146,7 +146,7 @@ resource "google_monitoring_alert_policy" "this" {
   documentation {
     subject   = "Sealpost: ${each.value.title}"
     mime_type = "text/markdown"
-    content   = replace(file("${path.module}/playbooks/${each.key}.md"), "PROJECT", var.project_id)
+    content   = replace(replace(file("${path.module}/playbooks/${each.key}.md"), "PROJECT", var.project_id), "REGION", var.region)
   }
 
   alert_strategy {

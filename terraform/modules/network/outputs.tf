@@ -18,7 +18,12 @@ output "nat_addresses" {
   value       = { for n, a in google_compute_address.nat : n => a.address }
 }
 
+output "addresses" {
+  description = "The reserved addresses as they are, by number."
+  value       = { for n, a in google_compute_address.nat : n => { id = a.id, address = a.address } }
+}
+
 output "nat" {
-  description = "Names of the gateway and its router."
-  value       = { gateway = google_compute_router_nat.this.name, router = google_compute_router.this.name }
+  description = "The gateway and its router."
+  value       = { id = google_compute_router_nat.this.id, gateway = google_compute_router_nat.this.name, router = google_compute_router.this.name }
 }
