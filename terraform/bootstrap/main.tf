@@ -137,7 +137,6 @@ resource "google_project_iam_member" "build" {
     ["roles/logging.logWriter", "roles/containeranalysis.occurrences.editor", "roles/containeranalysis.notes.editor"],
     # To deploy: what the root's resources take, each the narrowest that Google defines.
     var.deploy ? [
-      "roles/bigquery.metadataViewer",
       "roles/cloudscheduler.admin",
       "roles/cloudtasks.queueAdmin",
       "roles/compute.networkAdmin",
