@@ -38,6 +38,15 @@ resource "google_project_iam_custom_role" "this" {
         "cloudtasks.tasks.create",
       ]
     }
+    sealpostQueuePauser = {
+      title = "Sealpost: pause and resume queues of endpoints that fail"
+      permissions = [
+        "cloudtasks.queues.get",
+        "cloudtasks.queues.pause",
+        "cloudtasks.queues.resume",
+      ]
+    }
+    # Whoever adds endpoints: operators, by the command line.
     sealpostQueueAllocator = {
       title = "Sealpost: manage the queues of endpoints"
       permissions = [
@@ -61,7 +70,7 @@ resource "google_project_iam_custom_role" "this" {
 }
 
 locals {
-  custom_roles = { for k in ["sealpostDatabaseUser", "sealpostTaskScheduler", "sealpostQueueAllocator"] : k => "projects/${var.project_id}/roles/${google_project_iam_custom_role.this[k].role_id}" }
+  custom_roles = { for k in ["sealpostDatabaseUser", "sealpostTaskScheduler", "sealpostQueuePauser", "sealpostQueueAllocator"] : k => "projects/${var.project_id}/roles/${google_project_iam_custom_role.this[k].role_id}" }
   database     = { instance = module.spanner.instance, database = module.spanner.database }
 }
 
@@ -192,7 +201,7 @@ module "dispatcher" {
   roles = {
     project = {
       tasks  = local.custom_roles.sealpostTaskScheduler
-      queues = local.custom_roles.sealpostQueueAllocator
+      queues = local.custom_roles.sealpostQueuePauser
     }
     database = { rows = merge(local.database, { role = local.custom_roles.sealpostDatabaseUser }) }
     secrets  = { keyset = var.keyset.secret }

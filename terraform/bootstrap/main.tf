@@ -176,7 +176,7 @@ resource "google_project_iam_member" "bind" {
   condition {
     title       = "only-sealpost-roles"
     description = "Roles of Sealpost's services, and to receive events."
-    expression  = "api.getAttribute('iam.googleapis.com/modifiedGrantsByRole', []).hasOnly(['projects/${var.project_id}/roles/sealpostTaskScheduler', 'projects/${var.project_id}/roles/sealpostQueueAllocator', 'roles/eventarc.eventReceiver'])"
+    expression  = "api.getAttribute('iam.googleapis.com/modifiedGrantsByRole', []).hasOnly(['projects/${var.project_id}/roles/sealpostTaskScheduler', 'projects/${var.project_id}/roles/sealpostQueuePauser', 'projects/${var.project_id}/roles/sealpostQueueAllocator', 'roles/eventarc.eventReceiver'])"
   }
 
   depends_on = [google_service_account.build]
