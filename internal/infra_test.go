@@ -147,6 +147,11 @@ func TestSourceSettings(t *testing.T) {
 			t.Errorf("sources: the receiver's setting %s cannot be given in Terraform (source_settings)", f)
 		}
 	}
+	for _, s := range settings {
+		if s != "secret_versions" && !slices.Contains(fields, s) {
+			t.Errorf("sources: the receiver has no setting %s (source_settings)", s)
+		}
+	}
 	var keyless []string
 	for _, s := range provider.Schemes() {
 		v, err := provider.New(s.Name, provider.SampleOptions(s.Name))

@@ -38,6 +38,8 @@ var rules = map[string]rule{
 	"signing":  {modules: none},
 	"safedial": {modules: none},
 	"payload":  {modules: []string{"github.com/klauspost/compress"}},
+	"expr":     {modules: []string{"cel.dev/cel-go"}},
+	"schema":   {ours: []string{"webhook"}, modules: []string{"github.com/santhosh-tekuri/jsonschema"}},
 	"provider": {ours: []string{"webhook"}, modules: none},
 	// The only users of Google's clients.
 	"store":   {ours: []string{"webhook", "payload"}},
@@ -58,7 +60,7 @@ var rules = map[string]rule{
 	"system": {ours: append(slices.Clone(leaves), "receive", "fanout", "deliver", "console", "localcloud")},
 }
 
-var leaves = []string{"webhook", "provider", "signing", "safedial", "payload", "store", "bus", "tasks", "secrets", "serve"}
+var leaves = []string{"webhook", "provider", "signing", "safedial", "payload", "expr", "schema", "store", "bus", "tasks", "secrets", "serve"}
 
 // localOnly are packages that production never holds, with their only importers
 // outside tests.

@@ -296,7 +296,7 @@ func TestPlanRights(t *testing.T) {
 			"sealpost-worker": {custom + "sealpostDatabaseUser on sealpost", custom + "sealpostTaskScheduler on the project",
 				"roles/iam.serviceAccountUser on sealpost-tasks"},
 			"sealpost-dispatcher": {custom + "sealpostDatabaseUser on sealpost", custom + "sealpostTaskScheduler on the project",
-				custom + "sealpostQueuePauser on the project", "roles/iam.serviceAccountUser on sealpost-tasks", "roles/secretmanager.secretAccessor on sealpost-keyset"},
+				custom + "sealpostQueuePauser on the project", "roles/pubsub.publisher on sealpost-events", "roles/iam.serviceAccountUser on sealpost-tasks", "roles/secretmanager.secretAccessor on sealpost-keyset"},
 			"sealpost-push":  {"roles/run.invoker on sealpost-worker"},
 			"sealpost-tasks": {"roles/run.invoker on sealpost-dispatcher"},
 		}

@@ -154,6 +154,20 @@ module "front_door" {
   service             = module.receiver.name
   requests_per_minute = var.front_door.requests_per_minute
   allow_ranges        = var.front_door.allow_ranges
+  client_ca           = var.front_door.client_ca
+  client_cert_header  = local.client_cert_header
+
+  depends_on = [module.apis]
+}
+
+# What a source asks of the way in must be there.
+resource "terraform_data" "inbound" {
+  lifecycle {
+    precondition {
+      condition     = try(var.front_door.client_ca, null) != null || !anytrue([for s in values(var.sources) : try(s.mtls_subject, null) != null || try(s.mtls_san, null) != null])
+      error_message = "A source with mtls_subject or mtls_san needs front_door.client_ca: only a load balancer checks client certificates."
+    }
+  }
 }
 
 module "monitoring" {

@@ -2,6 +2,9 @@
 # --help`; what is left at its default is not set.
 
 locals {
+  # The load balancer sets it on every request, so that nobody else can.
+  client_cert_header = "X-Client-Cert-Leaf"
+
   # What two of them need alike.
   task_settings = {
     LOCATION       = var.region
@@ -93,7 +96,9 @@ module "receiver" {
     },
     # Cloud Run appends the client's address to X-Forwarded-For; the load balancer appends
     # its own as well.
-    anytrue([for s in values(local.served_sources) : can(s.allow_cidrs) && try(s.allow_cidrs != null, false)]) ? { TRUSTED_HOPS = var.front_door == null ? "1" : "2" } : {},
+    { TRUSTED_HOPS = var.front_door == null ? "1" : "2" },
+    var.front_door == null ? {} : { BEHIND_LOAD_BALANCER = "true" },
+    try(var.front_door.client_ca, null) == null ? {} : { CLIENT_CERT_HEADER = local.client_cert_header },
   )
   roles = {
     publish = { inbound = module.pubsub.topics["sealpost-inbound"] }
@@ -183,6 +188,9 @@ module "dispatcher" {
     {
       GOOGLE_CLOUD_PROJECT = var.project_id
       SPANNER_DATABASE     = module.spanner.path
+      CONTROL_QUEUE        = module.queues.control
+      EVENTS_TOPIC         = module.pubsub.topics["sealpost-events"]
+      MAX_IN_FLIGHT        = tostring(var.dispatcher.concurrency)
       KEYSET_SECRET        = var.keyset.secret
       KEYSET_VERSIONS      = join(",", [for v in var.keyset.versions : tostring(v)])
       EGRESS_PORTS         = join(",", sort([for p in var.egress.ports : tostring(p)]))
@@ -205,7 +213,7 @@ module "dispatcher" {
     }
     database = { rows = merge(local.database, { role = local.custom_roles.sealpostDatabaseUser }) }
     secrets  = { keyset = var.keyset.secret }
-    publish  = { for t in var.destination_topics : t => t }
+    publish  = merge({ events = module.pubsub.topics["sealpost-events"] }, { for t in var.destination_topics : t => t })
     acts_as  = { tasks = local.callers.tasks }
   }
 

@@ -266,7 +266,7 @@ variable "dispatcher" {
   type = object({
     min_instances = optional(number, 1)
     max_instances = optional(number, 10)
-    concurrency   = optional(number, 80)
+    concurrency   = optional(number, 250)
     cpu           = optional(string, "1")
     memory        = optional(string, "1Gi")
   })
@@ -398,6 +398,7 @@ variable "front_door" {
     domains             = list(string)
     requests_per_minute = optional(number, 6000) # per client address
     allow_ranges        = optional(map(list(string)), {})
+    client_ca           = optional(string) # PEM: who signs the client certificates that mtls_subject and mtls_san speak of
   })
   default = null
 

@@ -7,8 +7,10 @@ import (
 	"github.com/sealpost/sealpost/internal/webhook"
 )
 
-// Count says how many requests of one source a receiver refused or ignored for
-// one reason in one minute.
+// Count says how many requests of one source a receiver accepted, refused or
+// ignored for one reason in one minute; or, with the reasons
+// [webhook.CountSecretUsed] and [webhook.CountSecretListed], something about one of
+// the source's secrets.
 type Count struct {
 	Tenant string    `json:"tenant,omitempty"` // the source's; empty: [webhook.DefaultTenant]
 	Source string    `json:"source"`
@@ -18,6 +20,15 @@ type Count struct {
 	// Reporter identifies the receiver instance and its report, so that a message
 	// delivered twice counts once.
 	Reporter string `json:"reporter"`
+
+	Secret  string `json:"secret,omitempty"`
+	Version int    `json:"version,omitempty"`
+	Scheme  string `json:"scheme,omitempty"`
+}
+
+// AboutSecret reports whether the count is about a secret and not about requests.
+func (c *Count) AboutSecret() bool {
+	return c.Reason == webhook.CountSecretUsed || c.Reason == webhook.CountSecretListed
 }
 
 const maxCounts = 5000
@@ -38,6 +49,14 @@ func (c *Count) check() error {
 		if err := plain(v, 256); err != nil {
 			return invalid("%s %v", name, err)
 		}
+	}
+	for name, v := range map[string]string{"secret": c.Secret, "scheme": c.Scheme} {
+		if err := plain(v, 256); err != nil {
+			return invalid("%s %v", name, err)
+		}
+	}
+	if c.Version < 0 {
+		return invalid("version is %d", c.Version)
 	}
 	if c.Count < 1 {
 		return invalid("count is %d", c.Count)

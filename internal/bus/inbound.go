@@ -1,6 +1,8 @@
 package bus
 
 import (
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/sealpost/sealpost/internal/webhook"
@@ -44,7 +46,20 @@ func inboundAttributes(ev *webhook.Event, scheme string) (map[string]string, err
 			attrs[attrOnReplay] = onReplayRefuse
 		}
 	}
+	put(attrs, attrFlags, strings.Join(ev.Flags, ","))
 	return attrs, putHeaders(attrs, ev.Headers)
+}
+
+// knownFlags are those of a list that this version knows. A newer receiver's mark
+// is not worth losing an event.
+func knownFlags(list string) []string {
+	var out []string
+	for f := range strings.SplitSeq(list, ",") {
+		if (f == webhook.FlagInvalidSchema || f == webhook.FlagDedupeFallback) && !slices.Contains(out, f) {
+			out = append(out, f)
+		}
+	}
+	return out
 }
 
 func put(attrs map[string]string, key, value string) {
@@ -95,6 +110,7 @@ func DecodeInbound(m Message) (webhook.Event, error) {
 		UnsignedID:  a[attrUnsigned] == unsignedYes,
 	}
 	ev.RefuseReplay = ev.UnsignedID && a[attrOnReplay] == onReplayRefuse
+	ev.Flags = knownFlags(a[attrFlags])
 	if ev.Source == "" {
 		return webhook.Event{}, refuse(CodeBadSource, "message names no source")
 	}

@@ -55,6 +55,7 @@ const (
 	attrHeaders  = "sealpost-headers-" // followed by 0, 1, …
 	attrUnsigned = "sealpost-unsigned-id"
 	attrOnReplay = "sealpost-on-replay"
+	attrFlags    = "sealpost-flags"
 
 	kindCounts     = "counts"
 	unsignedYes    = "1"

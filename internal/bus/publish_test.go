@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -111,6 +112,12 @@ func TestPublishInboundRoundTrip(t *testing.T) {
 		}, nil},
 		{"an id that nobody signed", func(e *webhook.Event) { e.UnsignedID = true }, nil},
 		{"whose replays are refused", func(e *webhook.Event) { e.UnsignedID, e.RefuseReplay = true, true }, nil},
+		{"marked by the receiver", func(e *webhook.Event) {
+			e.Flags = []string{webhook.FlagInvalidSchema, webhook.FlagDedupeFallback}
+		}, nil},
+		{"marks of a newer receiver", func(e *webhook.Event) {
+			e.Flags = []string{"brand_new", webhook.FlagInvalidSchema, webhook.FlagInvalidSchema}
+		}, func(e *webhook.Event) { e.Flags = []string{webhook.FlagInvalidSchema} }},
 		{"a refusal without its reason", func(e *webhook.Event) { e.RefuseReplay = true }, func(e *webhook.Event) { e.RefuseReplay = false }},
 		{"25 MB that compress", func(e *webhook.Event) { e.Body = bytes.Repeat([]byte("{\"x\": 1.0}\n"), 25<<20/11) }, nil},
 		{"the largest body that does not compress", func(e *webhook.Event) { e.Headers, e.Body = nil, noise(bus.MaxMessageBytes-512) }, nil},
@@ -265,17 +272,20 @@ func TestPublishCounts(t *testing.T) {
 		t.Fatalf("nothing: %v, %d messages", err, len(srv.Messages()))
 	}
 	minute := time.Date(2026, 1, 2, 3, 4, 0, 0, time.UTC)
-	in := []bus.Count{{Source: "stripe", Reason: "bad_signature", Minute: minute.Add(30 * time.Second), Count: 3, Reporter: "i-1/7"}, {Source: "github", Reason: "type_not_wanted", Minute: minute, Count: 1 << 40, Reporter: "i-1/7"}}
+	in := []bus.Count{{Source: "stripe", Reason: "bad_signature", Minute: minute.Add(30 * time.Second), Count: 3, Reporter: "i-1/7"}, {Source: "github", Reason: "type_not_wanted", Minute: minute, Count: 1 << 40, Reporter: "i-1/7"},
+		{Source: "github", Reason: webhook.CountSecretUsed, Minute: minute, Count: 1, Reporter: "i-1/7", Secret: "source-github", Version: 2, Scheme: "github"},
+		{Source: "sns", Reason: webhook.CountSecretListed, Minute: minute, Count: 1, Reporter: "i-1/7", Scheme: "aws-sns"}}
 	if err := p.PublishCounts(t.Context(), in); err != nil {
 		t.Fatal(err)
 	}
 	m := received(srv.Messages()[0])
 	got, err := bus.DecodeCounts(m)
 	in[0].Minute = minute
-	if err != nil || !m.IsCounts() || len(got) != 2 || got[0] != in[0] || got[1] != in[1] {
+	if err != nil || !m.IsCounts() || !slices.Equal(got, in) || got[1].AboutSecret() || !got[2].AboutSecret() || !got[3].AboutSecret() {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	for _, bad := range []string{``, `{}`, `[{}]`, `[{"source":"s","reason":"r","minute":"2026-01-02T03:04:00Z","count":-1,"reporter":"x"}]`, `[{"source":"S","reason":"r","minute":"2026-01-02T03:04:00Z","count":1,"reporter":"x"}]`, `[{"source":"s","reason":"r","minute":"now","count":1,"reporter":"x"}]`} {
+	for _, bad := range []string{``, `{}`, `[{}]`, `[{"source":"s","reason":"r","minute":"2026-01-02T03:04:00Z","count":-1,"reporter":"x"}]`, `[{"source":"S","reason":"r","minute":"2026-01-02T03:04:00Z","count":1,"reporter":"x"}]`, `[{"source":"s","reason":"r","minute":"now","count":1,"reporter":"x"}]`,
+		`[{"source":"s","reason":"secret_used","minute":"2026-01-02T03:04:00Z","count":1,"reporter":"x","secret":"a\u0000"}]`, `[{"source":"s","reason":"secret_used","minute":"2026-01-02T03:04:00Z","count":1,"reporter":"x","version":-1}]`} {
 		if _, err := bus.DecodeCounts(message(bad)); reason(t, err) != bus.CodeBadCounts {
 			t.Errorf("%s: %v", bad, err)
 		}

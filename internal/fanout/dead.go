@@ -8,6 +8,7 @@ import (
 
 	"github.com/sealpost/sealpost/internal/bus"
 	"github.com/sealpost/sealpost/internal/store"
+	"github.com/sealpost/sealpost/internal/webhook"
 )
 
 // bury stores a message that can never become an event, with the reason. Once
@@ -58,6 +59,24 @@ func (in *Ingester) BuryEnvelope(ctx context.Context, e *bus.EnvelopeError, kind
 	return in.bury(ctx, bus.Message{Data: e.Body}, kind, &bus.DecodeError{Reason: bus.CodeBadEnvelope, Detail: e.Detail})
 }
 
+// sorted tells counts of requests from what is said about secrets.
+func sorted(counts []bus.Count) (rows []store.SourceCount, uses []store.SecretUse) {
+	for _, c := range counts {
+		if !c.AboutSecret() {
+			rows = append(rows, store.SourceCount{Tenant: c.Tenant, Source: c.Source, Minute: c.Minute, Reason: c.Reason, Reporter: c.Reporter, Count: c.Count})
+			continue
+		}
+		u := store.SecretUse{Tenant: c.Tenant, Source: c.Source, Secret: c.Secret, Version: int64(c.Version), Scheme: c.Scheme}
+		if c.Reason == webhook.CountSecretUsed {
+			u.UsedAt = c.Minute
+		} else {
+			u.ListedAt = c.Minute
+		}
+		uses = append(uses, u)
+	}
+	return rows, uses
+}
+
 // counts stores a receiver's report.
 func (in *Ingester) counts(ctx context.Context, m bus.Message) error {
 	counts, err := bus.DecodeCounts(m)
@@ -66,17 +85,16 @@ func (in *Ingester) counts(ctx context.Context, m bus.Message) error {
 	} else if err != nil {
 		return in.again(ctx, m, fmt.Errorf("decode counts of message %s: %w", m.ID, err))
 	}
-	rows := make([]store.SourceCount, len(counts))
-	for i, c := range counts {
-		rows[i] = store.SourceCount{Tenant: c.Tenant, Source: c.Source, Minute: c.Minute, Reason: c.Reason, Reporter: c.Reporter, Count: c.Count}
+	rows, uses := sorted(counts)
+	if err = in.o.Store.PutSourceCounts(ctx, rows); err == nil {
+		err = in.o.Store.PutSecretUses(ctx, uses)
 	}
-	err = in.o.Store.PutSourceCounts(ctx, rows)
 	if permanent(err) != "" {
 		return in.bury(ctx, m, Inbound, &bus.DecodeError{Reason: bus.CodeBadCounts, Detail: err.Error()})
 	}
 	if err != nil {
 		return in.again(ctx, m, fmt.Errorf("store counts of message %s: %w", m.ID, err))
 	}
-	in.o.Log.LogAttrs(ctx, slog.LevelInfo, "counts stored", slog.String("event", "counts"), slog.String("message_id", m.ID), slog.Int("counts", len(rows)))
+	in.o.Log.LogAttrs(ctx, slog.LevelInfo, "counts stored", slog.String("event", "counts"), slog.String("message_id", m.ID), slog.Int("counts", len(counts)))
 	return nil
 }

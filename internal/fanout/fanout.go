@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/sealpost/sealpost/internal/bus"
+	"github.com/sealpost/sealpost/internal/schema"
 	"github.com/sealpost/sealpost/internal/store"
 	"github.com/sealpost/sealpost/internal/tasks"
 	"github.com/sealpost/sealpost/internal/webhook"
@@ -55,7 +56,7 @@ type Options struct {
 	// Direct are the sources whose providers publish to Pub/Sub themselves.
 	Direct []bus.DirectSource
 	// Schemas of event types; nil checks nothing.
-	Schemas *Schemas
+	Schemas *schema.Set
 	Log     *slog.Logger     // nil discards
 	Now     func() time.Time // nil = time.Now
 	// Topics by the last part of their names, for dead messages; default
@@ -168,7 +169,7 @@ func (in *Ingester) Handle(ctx context.Context, m bus.Message, kind Kind) error 
 	if ev.ReceivedAt.IsZero() {
 		ev.ReceivedAt = began.UTC()
 	}
-	ev.Rejection = in.o.Schemas.Check(&ev)
+	ev.Rejection = in.o.Schemas.Check(ev.Type, ev.Body)
 	done, err := in.ingest(ctx, ev)
 	if code := permanent(err); code != "" && done.Key != ev.Key { // nothing is stored
 		return in.bury(ctx, m, kind, &bus.DecodeError{Reason: code, Detail: err.Error()})

@@ -24,6 +24,7 @@ import (
 	"github.com/sealpost/sealpost/internal/fanout"
 	"github.com/sealpost/sealpost/internal/localcloud/cloudtasks"
 	"github.com/sealpost/sealpost/internal/localcloud/localtest"
+	"github.com/sealpost/sealpost/internal/schema"
 	"github.com/sealpost/sealpost/internal/store"
 	"github.com/sealpost/sealpost/internal/tasks"
 	"github.com/sealpost/sealpost/internal/webhook"
@@ -190,7 +191,7 @@ func TestHandleEvents(t *testing.T) {
 	b.endpoint("default", "invoices", "invoice.*", "*", "invoice.paid")
 	b.endpoint("other", "not-mine", "*")
 	b.endpoint("lonely", "picky", "order.*")
-	schemas, err := fanout.ParseSchemas([]byte(`[{"type":"order.made","schema":{"type":"object","required":["total"],"properties":{"total":{"type":"number","minimum":0}}}}]`))
+	schemas, err := schema.Parse([]byte(`[{"type":"order.made","schema":{"type":"object","required":["total"],"properties":{"total":{"type":"number","minimum":0}}}}]`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -333,6 +334,31 @@ func TestHandleCounts(t *testing.T) {
 	}
 	if sum != 7 {
 		t.Errorf("sum is %d", sum)
+	}
+}
+
+// What a report says about secrets is kept apart from its counts, and for longer.
+func TestHandleSecretUses(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, store.Options{})
+	in := b.ingester(fanout.Options{})
+	minute := time.Now().UTC().Truncate(time.Minute)
+	text := fmt.Sprintf(`[{"source":"gh","reason":"accepted","minute":%[1]q,"count":3,"reporter":"i"},
+		{"source":"gh","reason":"secret_used","minute":%[1]q,"count":2,"reporter":"i","secret":"s","version":1,"scheme":"github"},
+		{"source":"gh","reason":"secret_used","minute":%[1]q,"count":1,"reporter":"i","secret":"s","version":2,"scheme":"github"},
+		{"source":"gh","reason":"secret_listed","minute":%[1]q,"count":1,"reporter":"i","secret":"s","version":2,"scheme":"github"}]`, minute.Format(time.RFC3339))
+	for range 2 {
+		if err := in.Handle(t.Context(), message("c2", "", text, "sealpost-kind", "counts"), fanout.Inbound); err != nil {
+			t.Fatal(err)
+		}
+	}
+	uses, err := b.store.ListSecretUses(t.Context(), "default", "gh")
+	if err != nil || len(uses) != 2 || !uses[0].UsedAt.Equal(minute) || !uses[0].ListedAt.IsZero() || !uses[1].UsedAt.Equal(minute) || !uses[1].ListedAt.Equal(minute) || uses[1].Scheme != "github" {
+		t.Errorf("%+v, %v", uses, err)
+	}
+	sums, err := b.store.SumSourceCounts(t.Context(), "default", "gh", minute)
+	if err != nil || len(sums) != 1 || sums["accepted"] != 3 {
+		t.Errorf("%v, %v", sums, err)
 	}
 }
 

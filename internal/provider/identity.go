@@ -77,7 +77,7 @@ func (s *Scheme) identity(m *message, c content) (Identity, *Refusal) {
 			return id, err
 		}
 		if id.ID == "" && text != "" {
-			id.UnsignedID = p.header != "" && s.clock == noClock && !s.credential && !strings.Contains(s.content, "{id}")
+			id.UnsignedID = p.header != "" && s.SignsBodyOnly()
 		}
 		id.ID = first(id.ID, text)
 	}

@@ -31,6 +31,11 @@ type Request struct {
 	URL   string
 	Body  []byte // exactly as received
 	Query url.Values
+	// Decode, if set, says that the signature is over Body as it is, in a content
+	// coding such as gzip, and that everything else is to be read from what Decode makes
+	// of it. It is called once, and only for a body whose signature matched. An error
+	// refuses with [BadBody]. Only for schemes of which [Scheme.SignsAsSent] is true.
+	Decode func(body []byte) ([]byte, error)
 }
 
 // Identity is what an authentic request is.
@@ -243,7 +248,6 @@ func (s *Scheme) compile() {
 	for _, name := range s.keep {
 		s.kept = append(s.kept, canonical(name))
 	}
-	s.kept = append(s.kept, "Content-Encoding") // without it a compressed body could not be read later
 }
 
 func canonical(name string) string { return http.CanonicalHeaderKey(name) }
@@ -262,6 +266,36 @@ func (s *Scheme) Methods() []string {
 	}
 	return s.methods
 }
+
+// SignsBodyOnly reports whether the scheme's signature covers neither a time nor an
+// id beside the body: an id or a type that stands in a header is then not signed.
+// False too where nothing is signed.
+func (s *Scheme) SignsBodyOnly() bool {
+	return s.clock == noClock && !s.credential && !strings.Contains(s.content, "{id}")
+}
+
+// SignatureHeaders are the headers that hold signatures or credentials, in canonical
+// form.
+func (s *Scheme) SignatureHeaders() []string {
+	var names []string
+	for _, h := range s.headers {
+		if h.signature != "" {
+			names = append(names, h.signature)
+		}
+	}
+	if s.jwt.Header != "" {
+		names = append(names, canonical(s.jwt.Header))
+	}
+	return names
+}
+
+// asParsed are the schemes that find their signature in the body, or sign parts of
+// it, or rely on its form to tell where it begins.
+var asParsed = []string{"twilio", "square", "adyen", "mailgun", "hubspot-v1", "hubspot-v2", "hubspot-v3", "aws-sns", "microsoft-graph"}
+
+// SignsAsSent reports whether the scheme's signature can be over an encoded body:
+// see [Request].Decode.
+func (s *Scheme) SignsAsSent() bool { return !slices.Contains(asParsed, s.name) }
 
 // NeedsURL reports whether the source's public URL is part of what is signed.
 func (s *Scheme) NeedsURL() bool { return s.signed.has["url"] }

@@ -28,6 +28,9 @@ func NewSecret(name string, version int, value []byte) Secret {
 	return Secret{name: name, version: version, value: value}
 }
 
+// Name is the name by which the secret was read.
+func (s Secret) Name() string { return s.name }
+
 // Version is the number by which the secret was read.
 func (s Secret) Version() int { return s.version }
 

@@ -20,12 +20,21 @@ const (
 	reasonWrongMethod   = "wrong_method"
 	reasonNoKeys        = "keys_unavailable" // the provider's certificate or keys could not be fetched
 	reasonUnconfirmed   = "unconfirmed"      // the subscription's URL could not be visited
+	reasonAddress       = "address"          // not from the source's allow_cidrs
+	reasonCertificate   = "client_cert"      // without the client certificate that the source asks for
+	reasonContentType   = "content_type"     // authentic, but of a media type that is not wanted
+	reasonEncoding      = "content_encoding" // authentic, but in a content coding that the source does not take
+	reasonUndecodable   = "undecodable"      // so encoded that there is nothing to verify
+	reasonInvalidSchema = "invalid_schema"   // authentic, but breaks its type's schema
 )
 
 // statuses maps every reason to an answer, here and nowhere else. What is not
 // listed is a signature that was not good: 401, whichever check failed.
 var statuses = map[string]int{
 	string(provider.BadBody): http.StatusBadRequest,
+	reasonInvalidSchema:      http.StatusBadRequest,
+	reasonContentType:        http.StatusUnsupportedMediaType,
+	reasonEncoding:           http.StatusUnsupportedMediaType,
 	reasonBodyRead:           http.StatusBadRequest,
 	reasonBodyTimeout:        http.StatusRequestTimeout,
 	reasonTooLarge:           http.StatusRequestEntityTooLarge,

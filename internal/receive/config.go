@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sealpost/sealpost/internal/provider"
+	"github.com/sealpost/sealpost/internal/schema"
 )
 
 // ParseSources reads a JSON array of sources:
@@ -24,11 +25,16 @@ import (
 //	  "jwt": {"header": "Authorization", "issuer": "…", "audience": "…", "email": "", "body_claim": "", "id_header": "",
 //	          "id_path": "", "type_header": "", "type_path": ""},
 //	  "webhook_id": "…", "topics": ["arn:…"], "verify_token": "…", "asana_handshake": false,
-//	  "dedupe": "header:X-Shopify-Event-Id"}]
+//	  "dedupe": "cel:type + '/' + body.order.id", "on_replay": "flag",
+//	  "content_types": ["application/json", ""], "content_encoding": "refuse",
+//	  "schemas": [{"type": "invoice.paid", "schema": {"type": "object"}}], "schema_mode": "reject",
+//	  "allow_cidrs": ["192.0.2.0/24", "2001:db8::1"],
+//	  "mtls_subject": "CN=client,O=Example", "mtls_san": ["dns:client.example.com", "uri:spiffe://example.com/client"]}]
 //
-// Only id, scheme and secrets are needed; the settings of the last five lines
-// belong to single schemes (see [provider.Options]), dedupe to any. Secrets may be
-// left out where the provider's keys are fetched ([provider.Scheme.NeedsSecret]). Unknown
+// Only id, scheme and secrets are needed; hmac, token, jwt, webhook_id, topics,
+// verify_token and asana_handshake belong to single schemes (see
+// [provider.Options]), the rest to any: [Source] says what each means. A list that is
+// given must hold something. Secrets may be left out where the provider's keys are fetched ([provider.Scheme.NeedsSecret]). Unknown
 // and repeated fields, nulls, values of another kind and contradictory settings
 // are errors, all reported at once, each with its source and field.
 func ParseSources(b []byte) ([]Source, error) {
@@ -59,7 +65,7 @@ func ParseSources(b []byte) ([]Source, error) {
 
 func parseSource(raw json.RawMessage) (Source, []error) {
 	var s Source
-	var secrets, hmac, token, jwt json.RawMessage
+	var secrets, hmac, token, jwt, schemas json.RawMessage
 	tolerance := duration(-1)
 	limit := int64(-1)
 	deadline := duration(-1)
@@ -68,7 +74,20 @@ func parseSource(raw json.RawMessage) (Source, []error) {
 		"tolerance": &tolerance, "body_limit": &limit, "publish_deadline": &deadline, "public_url": &s.PublicURL, "hmac": &hmac,
 		"token": &token, "jwt": &jwt, "webhook_id": &s.WebhookID, "topics": &s.Topics, "verify_token": &s.VerifyToken,
 		"asana_handshake": &s.AsanaHandshake, "dedupe": &s.Dedupe, "on_replay": &s.OnReplay,
+		"content_types": &s.ContentTypes, "content_encoding": &s.ContentEncoding, "schemas": &schemas, "schema_mode": &s.SchemaMode,
+		"allow_cidrs": &s.AllowCIDRs, "mtls_subject": &s.MTLSSubject, "mtls_san": &s.MTLSSANs,
 	})
+	for name, list := range map[string][]string{"content_types": s.ContentTypes, "allow_cidrs": s.AllowCIDRs, "mtls_san": s.MTLSSANs} {
+		if list != nil && len(list) == 0 {
+			faults = append(faults, fmt.Errorf("%s: is empty: leave it out to admit all", name))
+		}
+	}
+	if schemas != nil {
+		var err error
+		if s.Schemas, err = schema.Parse(schemas); err != nil {
+			faults = append(faults, fmt.Errorf("schemas: %w", err))
+		}
+	}
 	// A setting that is given as zero is not a setting that is left out.
 	if tolerance != -1 {
 		d := time.Duration(tolerance)

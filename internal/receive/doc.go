@@ -1,8 +1,13 @@
 // Package receive owns the receiving half of Sealpost: POST /in/{source} is
 // verified over its raw bytes, published, and only then answered with 2xx.
 //
-// The order of work never changes: bounded read, verification, identity, allowed
-// types, publish, wait for the publish result, answer. Nothing is remembered: if
+// The order of work never changes: where the request comes from (address, client
+// certificate), bounded read, verification, handshake, content coding, identity,
+// allowed types, media type, schema, publish, wait for the publish result, answer.
+// What the source thinks of an event is thereby told to its provider only: all that
+// is judged before or by the signature is answered 401, except a body's size and
+// pace. Where the provider signs a body before it compresses it, decoding comes before
+// verification, within the same limit and budget. Nothing is remembered: if
 // publishing fails, the answer is 503 and the provider's retry starts anew.
 // Whether an event is a duplicate, and in which order events come, is not decided
 // here.

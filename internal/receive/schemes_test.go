@@ -76,16 +76,7 @@ func (b *bench) send(r provider.Request) *httptest.ResponseRecorder {
 // reasons are what was counted so far.
 func (b *bench) reasons(t testing.TB) string {
 	t.Helper()
-	if err := b.rc.Flush(t.Context(), true); err != nil {
-		t.Fatal(err)
-	}
-	var all []string
-	for _, report := range b.fake.reports() {
-		for _, c := range report {
-			all = append(all, fmt.Sprintf("%s:%d", c.Reason, c.Count))
-		}
-	}
-	return strings.Join(all, " ")
+	return b.fake.refusals(b.rc, t)
 }
 
 // timeless are the schemes whose samples carry no time of the event.

@@ -8,7 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sealpost/sealpost/internal/expr"
 	"github.com/sealpost/sealpost/internal/provider"
+	"github.com/sealpost/sealpost/internal/schema"
 	"github.com/sealpost/sealpost/internal/webhook"
 )
 
@@ -26,7 +28,14 @@ const (
 	OnReplayFlag   = "flag"
 	OnReplayRefuse = "refuse"
 
-	maxSecrets = 8 // of one source; each is compared with every request
+	// SchemaReject refuses what breaks its schema; SchemaFlag accepts and marks it.
+	SchemaReject = "reject"
+	SchemaFlag   = "flag"
+
+	maxSecrets  = 8 // of one source; each is compared with every request
+	maxPrefixes = 1000
+
+	celPrefix = "cel:"
 )
 
 // Source is one provider's way in: POST /in/{ID}.
@@ -61,8 +70,45 @@ type Source struct {
 	// OnReplay says what becomes of a body that comes again under an id that nobody
 	// signed: [OnReplayFlag] (or empty) or [OnReplayRefuse].
 	OnReplay string
-	// Dedupe replaces the scheme's identity of events, see [provider.Options].
+	// Dedupe replaces the scheme's identity of events: a header or preset, see
+	// [provider.Options], or "cel:" and an expression that gives a string (package
+	// expr). An expression sees the scheme's own id as id, and every header but
+	// signatures and credentials. It should include the type: order-paid and
+	// order-shipped of one order are two events. Source and tenant are always part of
+	// the identity.
+	//
+	// Where an expression fails or gives the empty string, the event is accepted under
+	// the scheme's own identity, since to refuse it would lose it; it is counted as
+	// accepted_dedupe_fallback, marked [webhook.FlagDedupeFallback], and the log line
+	// says why. The same event always fares the same.
 	Dedupe string
+
+	// Admission. All of it is judged after the signature, except AllowCIDRs and the
+	// client certificate, which are judged before the body is read and refuse as a bad
+	// signature does.
+
+	// ContentTypes are the media types wanted: "application/json", "application/*",
+	// or "" for requests without one. Parameters and case do not count. Others are
+	// answered 415. All if empty.
+	ContentTypes []string
+	// ContentEncoding says what becomes of a compressed body: [EncodingRefuse] (or
+	// empty), [EncodingSigned] or [EncodingDecoded].
+	ContentEncoding string
+	// Schemas are what the payloads of event types must be; nil checks nothing. Types
+	// without one are not checked.
+	Schemas *schema.Set
+	// SchemaMode is what becomes of a payload that breaks its schema: [SchemaReject]
+	// (or empty) answers 400, [SchemaFlag] accepts and marks it.
+	SchemaMode string
+	// AllowCIDRs are the networks and addresses that may post; all if empty. The
+	// client's address is as [Config].TrustedHops says.
+	AllowCIDRs []string
+	// MTLSSubject is the subject that a client's certificate must have, as RFC 4514
+	// writes it, and MTLSSANs are alternative names of which it must have one:
+	// "dns:client.example.com", "uri:spiffe://example.com/client". Both if both are
+	// given. See [Config].ClientCertHeader.
+	MTLSSubject string
+	MTLSSANs    []string
 
 	// Keys are the resolved secrets, newest first or not: each is tried.
 	Keys []provider.Secret
@@ -116,7 +162,52 @@ func (s *Source) faults() []error {
 	case v.NeedsURL() && s.PublicURL == "":
 		fault("public_url: scheme %s signs the URL, which must be configured", s.Scheme)
 	}
+	if err == nil && s.ContentEncoding == EncodingSigned && !v.SignsAsSent() {
+		fault("content_encoding: scheme %s reads the body to verify it; want %s or %s", s.Scheme, EncodingRefuse, EncodingDecoded)
+	}
+	out = append(out, s.admissionFaults()...)
 	return append(out, s.secretFaults()...)
+}
+
+// admissionFaults are what is wrong with the settings that decide about authentic
+// events and about senders.
+func (s *Source) admissionFaults() []error {
+	var out []error
+	fault := func(format string, args ...any) { out = append(out, fmt.Errorf(format, args...)) }
+	if _, err := s.identifier(); err != nil {
+		fault("dedupe: %w", err)
+	}
+	_, faults := parseTypes(s.ContentTypes)
+	out = append(out, faults...)
+	_, faults = parsePrefixes(s.AllowCIDRs)
+	out = append(out, faults...)
+	if len(s.AllowCIDRs) > maxPrefixes {
+		fault("allow_cidrs: %d networks, at most %d are compared", len(s.AllowCIDRs), maxPrefixes)
+	}
+	if e := s.ContentEncoding; e != "" && e != EncodingRefuse && e != EncodingSigned && e != EncodingDecoded {
+		fault("content_encoding: %.64q is none of %s, %s and %s", e, EncodingRefuse, EncodingSigned, EncodingDecoded)
+	}
+	switch m := s.SchemaMode; {
+	case m != "" && m != SchemaReject && m != SchemaFlag:
+		fault("schema_mode: %.64q is neither %s nor %s", m, SchemaReject, SchemaFlag)
+	case m != "" && s.Schemas == nil:
+		fault("schema_mode: there are no schemas")
+	}
+	for _, n := range s.MTLSSANs {
+		if err := checkSAN(n); err != nil {
+			out = append(out, err)
+		}
+	}
+	return out
+}
+
+// identifier is the source's dedupe expression; nil if it has none.
+func (s *Source) identifier() (*expr.Program, error) {
+	text, ok := strings.CutPrefix(s.Dedupe, celPrefix)
+	if !ok {
+		return nil, nil
+	}
+	return expr.Compile(text, expr.String)
 }
 
 func (s *Source) secretFaults() []error {
@@ -150,9 +241,13 @@ func (s *Source) secretFaults() []error {
 }
 
 func (s *Source) verifier() (*provider.Scheme, error) {
+	dedupe := s.Dedupe
+	if strings.HasPrefix(dedupe, celPrefix) {
+		dedupe = "" // the scheme's own identity is what the expression sees
+	}
 	return provider.New(s.Scheme, provider.Options{
 		Tolerance: s.Tolerance, HMAC: s.HMAC, Token: s.Token, JWT: s.JWT, WebhookID: s.WebhookID, Topics: s.Topics,
-		VerifyToken: s.VerifyToken, AsanaHandshake: s.AsanaHandshake, Dedupe: s.Dedupe,
+		VerifyToken: s.VerifyToken, AsanaHandshake: s.AsanaHandshake, Dedupe: dedupe,
 	})
 }
 

@@ -252,7 +252,7 @@ func judge(ctx context.Context, c *CapturedRequest) (Verdict, Source, *outcome) 
 		return reject(seen.reason, "%s", seen.detail), src, seen
 	case c.ExpectedResponse != nil && !sameResponse(c.ExpectedResponse, res.Header, body):
 		return reject(ReasonWrongResponse, "answered %d with another body than expected", res.StatusCode), src, seen
-	case c.ExpectedResponse == nil && !seen.shaken && !bytes.Equal(memory.body, c.Body):
+	case c.ExpectedResponse == nil && !seen.shaken && seen.body == nil && !bytes.Equal(memory.body, c.Body):
 		return reject(ReasonBadRequest, "published %d bytes that are not the %d posted", len(memory.body), len(c.Body)), src, seen
 	}
 	return Verdict{Name: c.Name, Verdict: Accept, Reason: "ok"}, src, seen
@@ -285,6 +285,7 @@ func (c *CapturedRequest) source() (Source, error) {
 func (c *CapturedRequest) settings(s *Source) error {
 	targets := map[string]any{
 		"webhook_id": &s.WebhookID, "topics": &s.Topics, "verify_token": &s.VerifyToken, "asana_handshake": &s.AsanaHandshake, "dedupe": &s.Dedupe,
+		"content_encoding": &s.ContentEncoding,
 	}
 	switch c.Scheme {
 	case "generic-token":
@@ -330,8 +331,8 @@ func (c *CapturedRequest) settings(s *Source) error {
 }
 
 // assume fills in what a captured request does not tell of its source, so that it
-// can be judged: it was received for the right topic, and a handshake that is
-// expected to be answered was expected to come.
+// can be judged: it was received for the right topic, a handshake that is
+// expected to be answered was expected to come, and so was an encoded body.
 func (c *CapturedRequest) assume(s *Source) {
 	switch {
 	case c.Scheme == "aws-sns" && len(s.Topics) == 0:
@@ -340,6 +341,12 @@ func (c *CapturedRequest) assume(s *Source) {
 		s.AsanaHandshake = true
 	case c.Scheme == "meta" && s.VerifyToken == "" && c.ExpectedResponse != nil && len(c.Secrets) > 0:
 		s.VerifyToken = c.Secrets[0]
+	}
+	if v, err := s.verifier(); err == nil && s.ContentEncoding == "" {
+		s.ContentEncoding = EncodingSigned
+		if !v.SignsAsSent() {
+			s.ContentEncoding = EncodingDecoded
+		}
 	}
 }
 

@@ -19,14 +19,13 @@ type EventRow struct {
 	FanoutPending   bool      // deliveries are still being made
 	ExpungedAt      time.Time // when somebody removed the payload; zero if nobody did
 	ExpireAt        time.Time // zero while a delivery is open
-	Flags           []string  // such as [webhook.FlagSuspectedReplay]; nil for none
 }
 
 func (r *eventRow) public() (EventRow, error) {
 	e, err := r.event()
 	return EventRow{Event: e, State: webhook.EventState(r.State), Size: r.BodySize, CommittedAt: r.CommittedAt, Duplicates: r.Duplicates,
 		LastDuplicateAt: plainTime(r.LastDuplicateAt), FanoutPending: r.FanoutAfter.Valid,
-		ExpungedAt: plainTime(r.ExpungedAt), ExpireAt: plainTime(r.ExpireAt), Flags: r.Flags}, err
+		ExpungedAt: plainTime(r.ExpungedAt), ExpireAt: plainTime(r.ExpireAt)}, err
 }
 
 // readEvent reads an event's row; another tenant's is answered like an absent one.

@@ -369,6 +369,26 @@ func (s *Store) listCounts(ctx context.Context, f SourceCountFilter, page Page) 
 	return out, next, err
 }
 
+// SumSourceCounts adds up a source's counts since a time, by reason.
+func (s *Store) SumSourceCounts(ctx context.Context, tenant, source string, since time.Time) (map[string]int64, error) {
+	sums := map[string]int64{}
+	now := s.clock()
+	r := timeRange(spanner.Key{tenant, source}, since.UTC().Truncate(time.Minute), time.Time{}, nil)
+	err := s.client.Single().WithTimestampBound(s.listBound()).ReadWithOptions(ctx, "SourceCounts", r, []string{"Reason", "Total", "ExpireAt"}, tag("sum-source-counts")).Do(func(row *spanner.Row) error {
+		var reason string
+		var total int64
+		var expires time.Time
+		if err := row.Columns(&reason, &total, &expires); err != nil {
+			return err
+		}
+		if expires.After(now) {
+			sums[reason] += total
+		}
+		return nil
+	})
+	return sums, wrap(err, "sum the counts of source %s", source)
+}
+
 // countPlace is what of a count's key a page token needs besides the minute.
 type countPlace struct{ Source, Reason, Reporter string }
 

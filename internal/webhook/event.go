@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"crypto/sha256"
+	"strings"
 	"time"
 )
 
@@ -31,6 +32,9 @@ type Event struct {
 	Type        string
 	Subject     string
 	OrderingKey string
+	// Sequence is the event's place among those of its tenant and ordering key, from 1
+	// in the order in which they were stored; 0 where none is kept.
+	Sequence    int64
 	ContentType string // as received
 	Headers     []Header
 	Body        []byte
@@ -53,6 +57,40 @@ type Event struct {
 	// RefuseReplay makes a suspected replay a rejected event. Without UnsignedID it
 	// means nothing.
 	RefuseReplay bool
+	// Flags are what the first hop found worth marking: constants Flag…. The store
+	// adds its own; those of a stored event stand in its row.
+	Flags []string
+}
+
+// FlagInvalidSchema marks an event that breaks its type's schema at a source that
+// takes such events.
+const FlagInvalidSchema = "invalid_schema"
+
+// FlagDedupeFallback marks an event that its source's dedupe expression could not
+// name: it has the identity that its scheme gives.
+const FlagDedupeFallback = "dedupe_fallback"
+
+// Reasons of counts that are no refusals. Accepted counts every accepted event, and
+// with the name of a flag behind it those of them that carry the flag.
+const (
+	CountAccepted  = "accepted"
+	CountHandshake = "handshake"
+)
+
+// Reasons of reports about the versions of a source's secrets: that one verified
+// requests, and that one is configured. They are kept apart from the counts.
+const (
+	CountSecretUsed   = "secret_used"
+	CountSecretListed = "secret_listed"
+)
+
+// CountOfFlag is the reason under which accepted events with a flag are counted.
+func CountOfFlag(flag string) string { return CountAccepted + "_" + flag }
+
+// CountsRefusal reports whether a reason of a count says that requests were refused
+// or ignored.
+func CountsRefusal(reason string) bool {
+	return reason != CountHandshake && reason != CountAccepted && !strings.HasPrefix(reason, CountAccepted+"_")
 }
 
 // FlagSuspectedReplay marks an event whose signature does not cover its id and

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"sync"
 	"time"
 
@@ -20,6 +21,8 @@ type config struct {
 	Sources     []receive.Source
 	ByteBudget  int64
 	ReadTimeout time.Duration
+	TrustedHops *int   // nil: not told
+	CertHeader  string // empty: no client certificates
 }
 
 const environment = `usage: receiver [--version]
@@ -31,12 +34,24 @@ Serves POST /in/{source} for providers, until SIGTERM. Settings:
                          [{"id":"billing","scheme":"stripe","secrets":[{"name":"source-billing","versions":[1]}]}]
                          and per source, where wanted: tenant, allow_types, tolerance ("5m"),
                          body_limit (bytes), publish_deadline ("2s"), public_url, on_replay,
-                         dedupe, and for single schemes hmac, token, jwt, webhook_id, topics,
-                         verify_token, asana_handshake (the README's table says which)
+                         dedupe ("header:…", "cel:…" or a preset), content_types,
+                         content_encoding, schemas, schema_mode, allow_cidrs, mtls_subject,
+                         mtls_san, and for single schemes hmac, token, jwt, webhook_id,
+                         topics, verify_token, asana_handshake (the README says what each
+                         means)
   SOURCES_FILE           a file with the same, instead
   INBOUND_TOPIC          topic of verified events (default sealpost-inbound)
   BYTE_BUDGET            bytes held for bodies at any time (default 134217728)
   READ_TIMEOUT           time for one body to arrive (default 10s)
+  TRUSTED_HOPS           where the client's address stands, for sources with allow_cidrs:
+                         1 on Cloud Run itself, 2 behind Google's external Application Load
+                         Balancer (the n-th from the right of X-Forwarded-For), 0 without
+                         any proxy (the connection's peer)
+  BEHIND_LOAD_BALANCER   true if nothing reaches this service but through a load balancer
+  CLIENT_CERT_HEADER     header that the load balancer sets on every request to
+                         {client_cert_leaf}, for sources with mtls_subject or mtls_san; whoever
+                         else could set it would have any certificate, so that it needs
+                         BEHIND_LOAD_BALANCER=true
   HOST, PORT             address to listen on (default every interface, 8080)
   LOG_FORMAT, LOG_LEVEL  json or text; debug, info, warn or error
 
@@ -61,6 +76,7 @@ func load(getenv func(string) string) (config, error) {
 		ByteBudget:  e.Number("BYTE_BUDGET", receive.DefaultByteBudget, minByteBudget, maxByteBudget),
 		ReadTimeout: e.Duration("READ_TIMEOUT", receive.DefaultReadTimeout, minReadTimeout, maxReadTimeout),
 	}
+	cfg.front(e)
 	text, name := e.TextOrFile("SOURCES")
 	if len(text) == 0 {
 		e.Fault("SOURCES, SOURCES_FILE", errors.New("neither gives any (no sources are written [])"))
@@ -70,6 +86,27 @@ func load(getenv func(string) string) (config, error) {
 	cfg.Sources, err = receive.ParseSources(text)
 	e.Fault(name, err)
 	return cfg, e.Err()
+}
+
+var headerName = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
+
+// front reads what stands between the internet and this service.
+func (c *config) front(e *serve.Env) {
+	if e.Text("TRUSTED_HOPS", "") != "" {
+		hops := int(e.Number("TRUSTED_HOPS", 0, 0, 10))
+		c.TrustedHops = &hops
+	}
+	behind := e.Text("BEHIND_LOAD_BALANCER", "false")
+	if behind != "true" && behind != "false" {
+		e.Fault("BEHIND_LOAD_BALANCER", fmt.Errorf("is %q, want true or false", behind))
+	}
+	switch c.CertHeader = e.Text("CLIENT_CERT_HEADER", ""); {
+	case c.CertHeader == "":
+	case !headerName.MatchString(c.CertHeader):
+		e.Fault("CLIENT_CERT_HEADER", fmt.Errorf("%.64q is no header's name", c.CertHeader))
+	case behind != "true":
+		e.Fault("CLIENT_CERT_HEADER", errors.New("needs BEHIND_LOAD_BALANCER=true: anyone who reaches this service directly could set it"))
+	}
 }
 
 // readSecrets resolves every listed version of every source. One that cannot be

@@ -53,7 +53,10 @@ func receiver(ctx context.Context, cfg config, l net.Listener, log *slog.Logger)
 		err = errors.Join(err, p.Close(end))
 	}()
 	fetch, confirm := receive.Guarded(safedial.Policy{})
-	rc, err := receive.New(receive.Config{Fetch: fetch, Confirm: confirm, Sources: cfg.Sources, Publisher: publisher{p}, Logger: log, ByteBudget: cfg.ByteBudget, ReadTimeout: cfg.ReadTimeout})
+	rc, err := receive.New(receive.Config{
+		Fetch: fetch, Confirm: confirm, Sources: cfg.Sources, Publisher: publisher{p}, Logger: log, ByteBudget: cfg.ByteBudget, ReadTimeout: cfg.ReadTimeout,
+		TrustedHops: cfg.TrustedHops, ClientCertHeader: cfg.CertHeader,
+	})
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,9 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -125,11 +127,26 @@ func TestReceiver(t *testing.T) {
 
 func checkMessages(t *testing.T, messages []*pstest.Message, body []byte) {
 	t.Helper()
-	if len(messages) != 3 {
-		t.Fatalf("%d messages, want two events and a report", len(messages))
+	var events []*pstest.Message
+	got := map[string]int64{}
+	for _, m := range messages {
+		counts, err := bus.DecodeCounts(bus.Message{ID: m.ID, Data: m.Data, Attributes: m.Attributes})
+		if m.Attributes["sealpost-kind"] != "counts" {
+			events = append(events, m)
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range counts {
+			got[fmt.Sprintf("%s %s %s/%d", c.Source, c.Reason, c.Secret, c.Version)] += c.Count
+		}
+	}
+	if len(events) != 2 {
+		t.Fatalf("%d events, want two", len(events))
 	}
 	for i, id := range []string{"d-new", "d-old"} {
-		m := messages[i]
+		m := events[i]
 		ev, err := bus.DecodeInbound(bus.Message{ID: m.ID, Data: m.Data, Attributes: m.Attributes})
 		if err != nil {
 			t.Fatal(err)
@@ -138,17 +155,11 @@ func checkMessages(t *testing.T, messages []*pstest.Message, body []byte) {
 			t.Errorf("event %+v", ev)
 		}
 	}
-	m := messages[2]
-	counts, err := bus.DecodeCounts(bus.Message{ID: m.ID, Data: m.Data, Attributes: m.Attributes})
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := map[string]int64{}
-	for _, c := range counts {
-		got[c.Source+" "+c.Reason] += c.Count
-	}
-	if len(got) != 3 || got["gh mismatch"] != 1 || got["gh unwanted_type"] != 1 || got["gh wrong_method"] != 1 {
-		t.Errorf("counts %v", got)
+	if want := map[string]int64{
+		"gh mismatch /0": 1, "gh unwanted_type /0": 1, "gh wrong_method /0": 1, "gh accepted /0": 2,
+		"gh secret_used source-gh/2": 2, "gh secret_used source-gh/1": 1, "gh secret_listed source-gh/2": 1, "gh secret_listed source-gh/1": 1,
+	}; !maps.Equal(got, want) {
+		t.Errorf("counts %v, want %v", got, want)
 	}
 }
 
@@ -184,6 +195,11 @@ func TestLoad(t *testing.T) {
 		{"file", append(base, "SOURCES_FILE", file), nil},
 		{"no sources at all", append(base, "SOURCES", "[]"), nil},
 		{"limits", append(base, "SOURCES", "[]", "BYTE_BUDGET", "67108864", "READ_TIMEOUT", "5s"), nil},
+		{"in front", append(base, "SOURCES", "[]", "TRUSTED_HOPS", "2", "BEHIND_LOAD_BALANCER", "true", "CLIENT_CERT_HEADER", "X-Client-Cert-Leaf"), nil},
+		{"hops", append(base, "SOURCES", "[]", "TRUSTED_HOPS", "-1"), []string{"TRUSTED_HOPS"}},
+		{"more hops", append(base, "SOURCES", "[]", "TRUSTED_HOPS", "11"), []string{"TRUSTED_HOPS"}},
+		{"certificates from anyone", append(base, "SOURCES", "[]", "CLIENT_CERT_HEADER", "X-Client-Cert-Leaf"), []string{"CLIENT_CERT_HEADER: needs BEHIND_LOAD_BALANCER=true"}},
+		{"bad header", append(base, "SOURCES", "[]", "CLIENT_CERT_HEADER", "a b", "BEHIND_LOAD_BALANCER", "yes"), []string{"CLIENT_CERT_HEADER", "BEHIND_LOAD_BALANCER"}},
 		{"nothing", nil, []string{"GOOGLE_CLOUD_PROJECT", "SOURCES, SOURCES_FILE"}},
 		{"both", append(base, "SOURCES", "[]", "SOURCES_FILE", file), []string{"SOURCES, SOURCES_FILE"}},
 		{"no such file", append(base, "SOURCES_FILE", file+"x"), []string{"SOURCES_FILE"}},

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -151,8 +152,8 @@ func (c *cli) eventsShow() *cobra.Command {
 				v.Deliveries = append(v.Deliveries, viewDelivery(d))
 			}
 			return c.print(v, func(w io.Writer) {
-				fmt.Fprintf(w, "event       %s (tenant %s)\nfrom        %s, its id %s\ntype        %s\nstate       %s %s\nreceived    %s\nbody        %d bytes, %s, sha256 %s\nduplicates  %d\n\n",
-					v.ID, v.Tenant, v.Source, v.PublisherID, v.Type, v.State, v.Rejection, row.ReceivedAt.Format(time.RFC3339Nano), v.Bytes, v.ContentType, v.SHA256, v.Duplicates)
+				fmt.Fprintf(w, "event       %s (tenant %s)\nfrom        %s, its id %s\ntype        %s\nstate       %s %s\nflags       %s\nreceived    %s\nbody        %d bytes, %s, sha256 %s\nduplicates  %d\n\n",
+					v.ID, v.Tenant, v.Source, v.PublisherID, v.Type, v.State, v.Rejection, orDash(strings.Join(v.Flags, ", ")), row.ReceivedAt.Format(time.RFC3339Nano), v.Bytes, v.ContentType, v.SHA256, v.Duplicates)
 				deliveryTable(w, v.Deliveries)
 			})
 		},

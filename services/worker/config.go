@@ -8,6 +8,7 @@ import (
 
 	"github.com/sealpost/sealpost/internal/bus"
 	"github.com/sealpost/sealpost/internal/fanout"
+	"github.com/sealpost/sealpost/internal/schema"
 	"github.com/sealpost/sealpost/internal/serve"
 	"github.com/sealpost/sealpost/internal/store"
 	"github.com/sealpost/sealpost/internal/tasks"
@@ -30,7 +31,7 @@ type config struct {
 
 	tasks     tasks.Config
 	retention store.Retention
-	schemas   *fanout.Schemas
+	schemas   *schema.Set
 	direct    []bus.DirectSource
 	pulled    map[string]fanout.Kind // by subscription; nil with MODE=push
 	auth      serve.Auth
@@ -122,7 +123,7 @@ func load(getenv func(string) string) (config, error) {
 		e.Fault("MODE", fmt.Errorf("is %q, want push or pull", cfg.Mode))
 	}
 	text, name = e.TextOrFile("EVENT_SCHEMAS")
-	cfg.schemas, err = fanout.ParseSchemas(text)
+	cfg.schemas, err = schema.Parse(text)
 	e.Fault(name, err)
 	return cfg, e.Err()
 }

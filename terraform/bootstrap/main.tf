@@ -137,9 +137,11 @@ resource "google_project_iam_member" "build" {
     ["roles/logging.logWriter", "roles/containeranalysis.occurrences.editor", "roles/containeranalysis.notes.editor"],
     # To deploy: what the root's resources take, each the narrowest that Google defines.
     var.deploy ? [
+      "roles/certificatemanager.editor",
       "roles/cloudscheduler.admin",
       "roles/cloudtasks.queueAdmin",
       "roles/compute.networkAdmin",
+      "roles/compute.loadBalancerAdmin",
       "roles/compute.securityAdmin",
       "roles/dns.admin",
       "roles/eventarc.admin",

@@ -55,3 +55,17 @@ run "no_range" {
   }
   expect_failures = [var.allow_ranges]
 }
+
+run "client_certificates" {
+  command = plan
+  module {
+    source = "./modules/frontdoor"
+  }
+  variables {
+    client_ca = "-----BEGIN CERTIFICATE-----"
+  }
+  assert {
+    condition     = google_compute_backend_service.receiver.custom_request_headers == toset(["X-Client-Cert-Leaf:{client_cert_leaf}"]) && length(google_network_security_server_tls_policy.clients) == 1
+    error_message = "The header must be set on every request, whatever the client sends in it."
+  }
+}

@@ -72,7 +72,7 @@ run "minimal" {
 
   # Queues have room in the dispatcher
   assert {
-    condition     = terraform_data.capacity.input == 170
+    condition     = terraform_data.capacity.input == 1610
     error_message = "Queues reserve ${terraform_data.capacity.input} dispatches."
   }
 }
@@ -233,7 +233,7 @@ run "endpoint_settings" {
     error_message = "Endpoint is ${jsonencode(local.endpoints)}"
   }
   assert {
-    condition     = terraform_data.capacity.input == 172
+    condition     = terraform_data.capacity.input == 1612
     error_message = "The endpoint's queue is not counted."
   }
 }
@@ -281,7 +281,7 @@ run "endpoint_misspelt" {
 run "more_than_the_dispatcher_takes" {
   command = plan
   variables {
-    endpoints = { bulk = { url = "https://bulk.example.com/hook", max_concurrency = 431 } } # 170 + 431 + 200 > 800
+    endpoints = { bulk = { url = "https://bulk.example.com/hook", max_concurrency = 691 } } # 1610 + 691 + 200 > 10 × 250
   }
   expect_failures = [terraform_data.capacity]
 }
@@ -289,7 +289,7 @@ run "more_than_the_dispatcher_takes" {
 run "just_what_the_dispatcher_takes" {
   command = plan
   variables {
-    endpoints = { bulk = { url = "https://bulk.example.com/hook", max_concurrency = 430 } }
+    endpoints = { bulk = { url = "https://bulk.example.com/hook", max_concurrency = 690 } }
   }
 }
 
@@ -385,4 +385,12 @@ run "front_door_for_unknown_source" {
     front_door = { domains = ["hooks.example.com"], allow_ranges = { stripes = ["192.0.2.0/24"] } }
   }
   expect_failures = [var.front_door]
+}
+
+run "client_certificates_without_a_load_balancer" {
+  command = plan
+  variables {
+    sources = { bank = { scheme = "generic-token", secret_versions = [1], mtls_san = ["dns:client.example.com"] } }
+  }
+  expect_failures = [terraform_data.inbound]
 }

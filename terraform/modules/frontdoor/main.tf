@@ -42,6 +42,18 @@ variable "allow_ranges" {
   }
 }
 
+variable "client_ca" {
+  description = "PEM of the authority that signs providers' client certificates; null: none is asked for."
+  type        = string
+  default     = null
+}
+
+variable "client_cert_header" {
+  description = "Header in which a verified client certificate reaches the service."
+  type        = string
+  default     = "X-Client-Cert-Leaf"
+}
+
 locals {
   # At most 100 sources of at most 9 rules each.
   allow = merge([
@@ -151,6 +163,10 @@ resource "google_compute_backend_service" "receiver" {
   protocol              = "HTTPS"
   security_policy       = google_compute_security_policy.this.id
 
+  # Set on every request, empty where there is no certificate: what a client sends in
+  # this header never arrives.
+  custom_request_headers = var.client_ca == null ? null : ["${var.client_cert_header}:{client_cert_leaf}"]
+
   backend {
     group = google_compute_region_network_endpoint_group.receiver.id
   }
@@ -189,12 +205,43 @@ resource "google_compute_ssl_policy" "this" {
   min_tls_version = "TLS_1_2"
 }
 
+# Certificates are checked where clients show one; which source needs one the receiver
+# decides.
+resource "google_certificate_manager_trust_config" "clients" {
+  count = var.client_ca == null ? 0 : 1
+
+  project  = var.project_id
+  name     = "sealpost-clients"
+  location = "global"
+
+  trust_stores {
+    trust_anchors {
+      pem_certificate = var.client_ca
+    }
+  }
+}
+
+resource "google_network_security_server_tls_policy" "clients" {
+  count = var.client_ca == null ? 0 : 1
+
+  project  = var.project_id
+  name     = "sealpost-clients"
+  location = "global"
+
+  mtls_policy {
+    client_validation_mode         = "ALLOW_INVALID_OR_MISSING_CLIENT_CERT"
+    client_validation_trust_config = google_certificate_manager_trust_config.clients[0].id
+  }
+}
+
 resource "google_compute_target_https_proxy" "this" {
   project          = var.project_id
   name             = "sealpost-inbound"
   url_map          = google_compute_url_map.this.id
   ssl_certificates = [google_compute_managed_ssl_certificate.this.id]
   ssl_policy       = google_compute_ssl_policy.this.id
+
+  server_tls_policy = one(google_network_security_server_tls_policy.clients[*].id)
 }
 
 resource "google_compute_global_forwarding_rule" "this" {

@@ -1,4 +1,4 @@
-package fanout
+package schema
 
 import (
 	"bytes"
@@ -15,9 +15,9 @@ import (
 	"github.com/sealpost/sealpost/internal/webhook"
 )
 
-// Schemas are the JSON Schemas (https://json-schema.org/draft/2020-12/schema) of
-// event types. They are compiled once and safe for concurrent use. nil has none.
-type Schemas struct {
+// Set holds the JSON Schemas (https://json-schema.org/draft/2020-12/schema) of event
+// types. They are compiled once and safe for concurrent use. nil has none.
+type Set struct {
 	byType map[string]*jsonschema.Schema
 }
 
@@ -28,11 +28,10 @@ func (noRemote) Load(url string) (any, error) {
 	return nil, fmt.Errorf("schema refers to %s: only references within the schema are allowed", url)
 }
 
-// ParseSchemas reads [{"type": "invoice.paid", "schema": {…}}, …]. Each type may
-// be listed once; patterns are not types. Every fault is reported. Empty input has
-// no schemas.
-func ParseSchemas(config []byte) (*Schemas, error) {
-	s := &Schemas{byType: map[string]*jsonschema.Schema{}}
+// Parse reads [{"type": "invoice.paid", "schema": {…}}, …]. Each type may be listed
+// once; patterns are not types. Every fault is reported. Empty input has no schemas.
+func Parse(config []byte) (*Set, error) {
+	s := &Set{byType: map[string]*jsonschema.Schema{}}
 	if len(bytes.TrimSpace(config)) == 0 {
 		return s, nil
 	}
@@ -87,13 +86,18 @@ func compile(i int, text json.RawMessage) (*jsonschema.Schema, error) {
 	return c.Compile(name)
 }
 
-// Check says how the event breaks its type's schema; "" if it does not, or if its
-// type has none. The text names places and rules, never values of the payload.
-func (s *Schemas) Check(ev *webhook.Event) (rejection string) {
-	if s == nil || s.byType[ev.Type] == nil {
+// Check says how a payload breaks the schema of its type; "" if it does not, or if
+// the type has none. The text names places and rules, never values of the payload.
+// A payload that is not one JSON value breaks every schema, and so does one that
+// would take more memory or arithmetic than a check is worth.
+func (s *Set) Check(eventType string, payload []byte) (fault string) {
+	if s == nil || s.byType[eventType] == nil {
 		return ""
 	}
-	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(ev.Body))
+	if crowded(payload) {
+		return fmt.Sprintf("payload holds more than %d values", maxValues)
+	}
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(payload))
 	if err != nil {
 		return "payload is not one JSON value"
 	}
@@ -101,7 +105,7 @@ func (s *Schemas) Check(ev *webhook.Event) (rejection string) {
 		return "payload: " + err.Error()
 	}
 	var broken *jsonschema.ValidationError
-	switch err := s.byType[ev.Type].Validate(doc); {
+	switch err := s.byType[eventType].Validate(doc); {
 	case err == nil:
 		return ""
 	case errors.As(err, &broken):
@@ -111,7 +115,30 @@ func (s *Schemas) Check(ev *webhook.Event) (rejection string) {
 	}
 }
 
-// Bounds of what numbers may ask of the exact arithmetic of a schema check.
+// maxValues bounds the values of a payload that is checked. Each takes some fifty
+// bytes of memory, however few it takes on the wire.
+const maxValues = 500_000
+
+// crowded reports whether a JSON text may hold more values than are checked: every
+// value but the first follows a bracket, a brace or a comma.
+func crowded(payload []byte) bool {
+	n, inText := 0, false
+	for i := 0; i < len(payload); i++ {
+		switch c := payload[i]; {
+		case inText && c == '\\':
+			i++
+		case c == '"':
+			inText = !inText
+		case !inText && (c == ',' || c == '[' || c == '{'):
+			if n++; n > maxValues {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Bounds of what numbers may ask of the exact arithmetic of a check.
 const (
 	maxDigits   = 1000
 	maxExponent = 1000
@@ -182,4 +209,11 @@ func cut(s string) string {
 		return s
 	}
 	return strings.ToValidUTF8(s[:maxPlace], "") + "…"
+}
+
+func or(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
 }
