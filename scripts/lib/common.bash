@@ -97,3 +97,19 @@ docker_emulators() {
 end_docker_emulators() {
   [ ${#docker_containers[@]} -eq 0 ] || docker rm -f "${docker_containers[@]}" >/dev/null 2>&1 || true
 }
+
+# need_terraform: 1.9 or newer, from where tools are found, or from a version manager
+# or the package sources of Terraform's maker.
+need_terraform() {
+  local version
+  if ! have terraform; then
+    say "Terraform is missing; trying apt and Homebrew…"
+    apt_install terraform || { have brew && brew install hashicorp/tap/terraform >&2; } || true
+  fi
+  version=$(terraform version 2>/dev/null | sed -n '1s/^Terraform v//p')
+  case $version in
+    [2-9].* | 1.9.* | 1.[1-9][0-9].*) return 0 ;;
+  esac
+  say "Terraform 1.9 or newer is needed for terraform/ (here: ${version:-none}): https://developer.hashicorp.com/terraform/install"
+  return 1
+}
