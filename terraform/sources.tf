@@ -48,7 +48,7 @@ locals {
     rate_per_second   = "number"
     max_concurrency   = "number"
     timeout           = "string"
-    retry             = "object"
+    retry             = "string"
     filter            = "string"
     record_filtered   = "bool"
     payload_mode      = "string"

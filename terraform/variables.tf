@@ -131,10 +131,12 @@ variable "endpoints" {
       event_types      patterns of what it is sent (default ["*"])
       rate_per_second  deliveries per second at most (default 50)
       max_concurrency  deliveries under way at once at most (default 20)
-    and, where wanted: tenant, description, timeout ("15s"), retry ({ delays = ["0s", "5m"], max_age = "72h" }
-    or { preset = "41h" }), filter, record_filtered, payload_mode, ordering, headers ([{ name, value }]),
-    legacy_signatures ([{ header, template }]), health ({ failures_to_open, cool_down, max_cool_down,
-    disable_after }), owner, metadata, api_version. Credentials do not belong here: they would be in the state.
+    and, where wanted: tenant, description, timeout ("15s"), retry ("41h", "0s,5m,1h;max-age=72h", or
+    "exponential;base=10s;attempts=10", as sealpost endpoints add --retry), filter, record_filtered,
+    payload_mode, ordering, headers ([{ name, value }]), legacy_signatures ([{ header, template }]), health
+    ({ failures_to_open, cool_down, max_cool_down, disable_after }), owner, metadata, api_version.
+    Credentials do not belong here: they would be in the state. One that is taken out is disabled, and what
+    is sent to it held, until somebody removes it.
   EOT
   type        = any
   default     = {}

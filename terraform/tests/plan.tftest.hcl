@@ -225,11 +225,11 @@ run "endpoint_settings" {
   command = plan
   variables {
     endpoints = {
-      billing = { url = "https://billing.example.com/hook", event_types = ["invoice.*"], rate_per_second = 5, max_concurrency = 2, retry = { delays = ["0s", "5m"] }, owner = null }
+      billing = { url = "https://billing.example.com/hook", event_types = ["invoice.*"], rate_per_second = 5, max_concurrency = 2, retry = "0s,5m", owner = null }
     }
   }
   assert {
-    condition     = local.endpoints.billing == { id = "billing", tenant = "default", url = "https://billing.example.com/hook", event_types = ["invoice.*"], rate_per_second = 5, max_concurrency = 2, retry = { delays = ["0s", "5m"] } }
+    condition     = local.endpoints.billing == { id = "billing", tenant = "default", url = "https://billing.example.com/hook", event_types = ["invoice.*"], rate_per_second = 5, max_concurrency = 2, retry = "0s,5m" }
     error_message = "Endpoint is ${jsonencode(local.endpoints)}"
   }
   assert {
