@@ -2,6 +2,7 @@ package deliver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -35,11 +36,14 @@ func (d *Dispatcher) admit(ctx context.Context, k webhook.AttemptKey, c *store.C
 	from, _ := ctx.Value(originKey{}).(origin)
 	release, put, err := d.limits.admit(ctx, asking{key: k, rate: c.Endpoint.RatePerSecond, concurrency: c.Endpoint.MaxConcurrency,
 		pooled: d.o.Queue.IsPool(from.queue), slot: from.slot})
-	if err != nil {
-		return nil, fmt.Errorf("admit %s: %w", k, err)
-	}
 	if release != nil {
 		return release, nil
+	}
+	if c.Delivery.Ordered() { // the claim holds its key for this run
+		err = errors.Join(err, d.o.Store.EndLease(ctx, k))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("admit %s: %w", k, err)
 	}
 	d.o.Log.LogAttrs(ctx, slog.LevelInfo, "attempt put back", append(keyAttrs("put_back", k),
 		slog.String("reason", put.why), slog.Int64("bounce", k.Bounce), slog.Time("next_attempt_at", put.at.UTC()))...)

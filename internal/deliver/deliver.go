@@ -144,7 +144,7 @@ func (d *Dispatcher) Attempt(ctx context.Context, k webhook.AttemptKey) error {
 	d.o.Queue.Ensure(ctx, &claim.Endpoint)
 	release, err := d.admit(ctx, k, claim)
 	if release == nil {
-		return err
+		return d.endLease(ctx, claim, err)
 	}
 	defer release()
 	if err := d.step(ctx, StepClaimed); err != nil {
@@ -155,10 +155,7 @@ func (d *Dispatcher) Attempt(ctx context.Context, k webhook.AttemptKey) error {
 	ctx = context.WithoutCancel(ctx)
 	attempt, err := d.unpackAndSend(ctx, claim)
 	if err != nil {
-		if claim.Delivery.Ordered() {
-			err = errors.Join(err, d.o.Store.EndLease(ctx, k))
-		}
-		return fmt.Errorf("send %s: %w", k, err)
+		return d.endLease(ctx, claim, fmt.Errorf("send %s: %w", k, err))
 	}
 	if err := d.step(ctx, StepSent); err != nil {
 		return err
@@ -279,6 +276,15 @@ func (d *Dispatcher) skip(ctx context.Context, k webhook.AttemptKey, c *store.Cl
 		d.o.Log.LogAttrs(ctx, slog.LevelInfo, "attempt skipped", append(keyAttrs("skip", k), slog.String("verdict", string(c.Verdict)), slog.String("reason", c.Reason))...)
 	}
 	return done, nil
+}
+
+// endLease lets the next run of an ordered delivery begin at once, where this one
+// ended by a fault of ours. It gives that fault back.
+func (d *Dispatcher) endLease(ctx context.Context, c *store.Claim, fault error) error {
+	if fault == nil || !c.Delivery.Ordered() {
+		return fault
+	}
+	return errors.Join(fault, d.o.Store.EndLease(ctx, c.Delivery.Key()))
 }
 
 // cancelAttempt settles the attempt as cancelled and has the next in its line, if it is in

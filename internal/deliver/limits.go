@@ -96,6 +96,7 @@ type usage struct {
 
 	block      int // size of the last reservation
 	reservedAt time.Time
+	slack      bool          // the last one came from what was saved up
 	reserving  chan struct{} // closed when the reservation under way has ended
 	waiting    int           // attempts that wait for that
 	noneUntil  time.Time     // until when there is nothing to reserve within the horizon
@@ -264,13 +265,7 @@ func (l *limits) refill(ctx context.Context, a asking, u *usage, now time.Time) 
 		}
 	}
 	rate := min(max(a.rate, 1e-4), 1000)
-	// One for each attempt that waits, and for what blockTime is likely to bring by the
-	// pace at which the last block went. What an idle instance holds is nobody's.
-	expected := 0
-	if u.block > 0 {
-		expected = int(float64(u.block) * float64(blockTime) / float64(max(now.Sub(u.reservedAt), time.Millisecond)))
-	}
-	u.block = max(u.waiting+1, min(expected, int(rate*blockTime.Seconds())))
+	u.block = u.nextBlock(rate, now)
 	q := webhook.SlotRequest{Tenant: a.key.Tenant, Endpoint: a.key.Endpoint, Holder: l.holder, Count: u.block,
 		Interval: time.Duration(float64(time.Second) / rate), Burst: burst(rate), Horizon: slotHorizon}
 	done := make(chan struct{})
@@ -285,10 +280,24 @@ func (l *limits) refill(ctx context.Context, a asking, u *usage, now time.Time) 
 	}
 	u.reservedAt, u.holders = now, got.Holders
 	u.next, u.left, u.interval = got.First, got.Count, got.Interval
+	u.slack = got.First.Before(now)
 	if got.Count == 0 {
 		u.noneUntil = now.Add(time.Second)
 	}
 	return got.Count, nil
+}
+
+// nextBlock is how many slots to reserve: one for each attempt that waits, or for what
+// blockTime is likely to bring by the pace at which the last block went. While the
+// endpoint is called less than it might be, up to a second's worth is taken of what is
+// saved up for bursts: half of it at most, which nobody else will miss.
+func (u *usage) nextBlock(rate float64, now time.Time) int {
+	ahead, most := blockTime, int(rate*blockTime.Seconds())
+	if u.slack {
+		ahead, most = time.Second, max(most, (burst(rate)+1)/2)
+	}
+	pace := float64(u.block) / max(now.Sub(u.reservedAt), time.Millisecond).Seconds()
+	return max(u.waiting+1, min(int(pace*ahead.Seconds()+0.5), most))
 }
 
 // burst is how many attempts may follow a pause at once, as for a queue of that rate:

@@ -2,6 +2,7 @@ package deliver_test
 
 import (
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -61,6 +62,41 @@ func TestPooledEndpointIsCalledAtItsRate(t *testing.T) {
 		if d, attempts := b.delivery(k, "ep-1"); d.State != webhook.DeliveryDelivered || len(attempts) != 1 || attempts[0].Key.Attempt != 1 {
 			t.Errorf("%+v with %d attempts", d, len(attempts))
 		}
+	}
+	for _, code := range b.statuses {
+		if code != http.StatusNoContent {
+			t.Errorf("Cloud Tasks was told %d", code)
+		}
+	}
+}
+
+// An ordered endpoint in the shared queues is called at its rate and in order: what is
+// put back does not keep its key for itself.
+func TestPooledEndpointKeepsOrder(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	var got []string
+	rc := newReceiver(t, func(_ http.ResponseWriter, r *http.Request, _ int) { got = append(got, r.Header.Get("Webhook-Id")) })
+	b.endpoint("ep-1", rc.URL, func(ep *webhook.Endpoint) {
+		ep.Queue, ep.RatePerSecond, ep.Ordering = "", 0.1, webhook.OrderingBlock
+	})
+	var want []string
+	for i := range 5 {
+		ev := webhook.Event{Tenant: "default", Source: "app", PublisherID: string(rune('a' + i)), Type: "invoice.paid", OrderingKey: "k", Body: awkward,
+			ReceivedAt: b.clock.Now(), Receipt: string(rune('a' + i))}
+		ev.Seal()
+		in, err := b.store.Ingest(t.Context(), []webhook.Event{ev})
+		must(t, err)
+		for _, task := range in[0].Tasks {
+			must(t, b.queue.Schedule(t.Context(), task))
+		}
+		want = append(want, ev.Key.ID())
+	}
+	for range 12 {
+		b.clock.Advance(5 * time.Second)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 	for _, code := range b.statuses {
 		if code != http.StatusNoContent {

@@ -208,14 +208,23 @@ func adyenItem(item []byte) (claim, *Refusal) {
 
 // mailgunSignature claims timestamp and token, which is all that Mailgun signs.
 // Nothing separates the two; a digit moved from one to the other makes the
-// timestamp stale or future by decades.
+// timestamp stale or future by decades. Webhooks of today are JSON; those of old and
+// the messages that routes forward are forms.
+// https://documentation.mailgun.com/docs/mailgun/user-manual/receive-forward-store/receive-http
 func mailgunSignature(m *message) *Refusal {
-	values, clean := pickSigned(m.req.Body, path{"signature", "timestamp"}, path{"signature", "token"}, path{"signature", "signature"})
-	if !clean {
-		return refuse(Ambiguous, "a field of signature occurs more than once")
+	form, isForm, err := m.formFields("timestamp", "token", "signature", "event")
+	if err != nil {
+		return err
 	}
-	m.timestamp, m.id = scalar(values[0]), str(values[1])
-	text := str(values[2])
+	text := form["signature"]
+	m.timestamp, m.id, m.event = form["timestamp"], form["token"], form["event"]
+	if !isForm {
+		values, clean := pickSigned(m.req.Body, path{"signature", "timestamp"}, path{"signature", "token"}, path{"signature", "signature"})
+		if !clean {
+			return refuse(Ambiguous, "a field of signature occurs more than once")
+		}
+		m.timestamp, m.id, text = scalar(values[0]), str(values[1]), str(values[2])
+	}
 	if m.timestamp == "" || m.id == "" || text == "" {
 		return refuse(MissingSignature, "the body has no signature with timestamp, token and signature")
 	}

@@ -76,6 +76,16 @@ func asanaHandshake(m *message) (*Response, *Refusal) {
 	return &Response{Status: http.StatusOK, ContentType: plain, Header: []webhook.Header{{Name: name, Value: v}}}, nil
 }
 
+// headProbe answers the HEAD by which Intercom sees whether a URL is there when it is
+// entered. Nothing is said but that.
+// https://developers.intercom.com/docs/webhooks/setting-up-webhooks
+func headProbe(m *message) (*Response, *Refusal) {
+	if m.req.Method != http.MethodHead {
+		return nil, nil
+	}
+	return &Response{Status: http.StatusOK, ContentType: plain}, nil
+}
+
 // dropboxChallenge: https://www.dropbox.com/developers/reference/webhooks
 func dropboxChallenge(m *message) (*Response, *Refusal) {
 	if m.req.Method != http.MethodGet {

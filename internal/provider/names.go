@@ -84,6 +84,10 @@ func adyenIdentity(m *message, id *Identity) {
 	id.OccurredAt = m.time(place{}, str(values[3]))
 }
 
+// mailgunType: forms name the event in a field, except forwarded messages, which
+// have none.
+func mailgunType(m *message, id *Identity) { id.Type = first(id.Type, m.event) }
+
 // zendeskID: the body of an event subscription has the event's id; that of a
 // trigger is anyone's, so that an id in it may be a ticket's.
 // https://developer.zendesk.com/api-reference/webhooks/event-types/webhook-event-types/

@@ -238,6 +238,65 @@ func TestMailgun(t *testing.T) {
 	})
 }
 
+// Webhooks of old and forwarded messages are forms.
+func TestMailgunForms(t *testing.T) {
+	t.Parallel()
+	ts := strconv.FormatInt(noon.Unix(), 10)
+	sig := macHex("key", ts+"t0")
+	const form, multi = "application/x-www-form-urlencoded", "multipart/form-data; boundary=b1"
+	req := func(kind, body string) Request {
+		return Request{Method: "POST", Header: header("Content-Type", kind), Body: []byte(body)}
+	}
+	part := func(name, value string) string {
+		return "--b1\r\nContent-Disposition: form-data; name=\"" + name + "\"\r\n\r\n" + value + "\r\n"
+	}
+	good := "event=delivered&timestamp=" + ts + "&token=t0&signature=" + sig
+	parts := part("event", "opened") + part("timestamp", ts) + part("token", "t0") + part("signature", sig)
+	const end = "--b1--\r\n"
+	file := "--b1\r\nContent-Disposition: form-data; name=\"token\"; filename=\"a\"\r\n\r\nt0\r\n"
+	judgeAll(t, mustNew(t, "mailgun", Options{}), "key", []near{
+		{"urlencoded", req(form, good), ""},
+		{"charset", req(form+"; charset=utf-8", good), ""},
+		{"other order, odd fields", req(form, "&body-plain=a%26b&signature="+sig+"&token=t0&x&timestamp="+ts+"&"), ""},
+		{"names escaped", req(form, strings.Replace(good, "token", "%74oken", 1)), ""},
+		{"token twice", req(form, good+"&token=t1"), Ambiguous},
+		{"token twice, once escaped", req(form, good+"&%74oken=t1"), Ambiguous},
+		{"event twice", req(form, good+"&event=failed"), Ambiguous},
+		{"no token", req(form, strings.Replace(good, "token", "tokem", 1)), MissingSignature},
+		{"bad escape of a name", req(form, good+"&%zz=1"), Malformed},
+		{"bad escape of a value", req(form, strings.Replace(good, "t0", "%zz", 1)), Malformed},
+		{"bad escape of another's value", req(form, good+"&subject=100%"), ""},
+		{"long token", req(form, strings.Replace(good, "t0", strings.Repeat("t", 1025), 1)), Malformed},
+		{"long name", req(form, good+"&"+strings.Repeat("t", 1025)+"=1"), ""},
+		{"many fields", req(form, good+strings.Repeat("&a=1", maxFields-4)), ""},
+		{"too many fields", req(form, good+strings.Repeat("&a=1", maxFields-3)), Malformed},
+		{"another token", req(form, strings.Replace(good, "t0", "t1", 1)), Mismatch},
+		{"in capitals", req(form, strings.Replace(good, sig, strings.ToUpper(sig), 1)), Malformed},
+		{"old", req(form, "timestamp=1&token=t0&signature="+macHex("key", "1t0")), Stale},
+		{"a form called JSON", req("application/json", good), MissingSignature},
+		{"JSON called a form", req(form, `{"signature":{"timestamp":"`+ts+`","token":"t0","signature":"`+sig+`"}}`), MissingSignature},
+		{"multipart", req(multi, parts+part("attachment-1", "\x00\xff")+end), ""},
+		{"multipart, token a file", req(multi, part("timestamp", ts)+file+part("signature", sig)+end), Malformed},
+		{"multipart, token a file as well", req(multi, parts+file+end), Ambiguous},
+		{"multipart, token twice", req(multi, parts+part("token", "t1")+end), Ambiguous},
+		{"multipart cut off", req(multi, parts), Malformed},
+		{"multipart, no boundary", req("multipart/form-data", parts+end), Malformed},
+		{"multipart, other boundary", req("multipart/form-data; boundary=b2", parts+end), Malformed},
+		{"multipart, long boundary", req("multipart/form-data; boundary="+strings.Repeat("b", 71), parts+end), Malformed},
+		{"multipart, empty", req(multi, end), MissingSignature},
+		{"multipart, another token", req(multi, strings.Replace(parts, "t0", "t1", 1)+end), Mismatch},
+		{"multipart, encoded", req(multi, strings.Replace(parts, "\"token\"\r\n", "\"token\"\r\nContent-Transfer-Encoding: quoted-printable\r\n", 1)+end), Malformed},
+		{"multipart, said not to be encoded", req(multi, strings.Replace(parts, "\"token\"\r\n", "\"token\"\r\nContent-Transfer-Encoding: 8BIT\r\n", 1)+end), ""},
+		{"multipart/mixed", req("multipart/mixed; boundary=b1", parts+end), MissingSignature},
+	})
+	for kind, body := range map[string]string{form: good, multi: strings.Replace(parts, "opened", "delivered", 1) + end} {
+		id, err := mustNew(t, "mailgun", Options{}).Verify(req(kind, body), one("key"), noon)
+		if err != nil || id.ID != "t0" || id.Type != "delivered" || !id.OccurredAt.Equal(noon) {
+			t.Errorf("%+v, %v", id, err)
+		}
+	}
+}
+
 func TestDuplicateTokensAndStates(t *testing.T) {
 	t.Parallel()
 	judgeAll(t, mustNew(t, "gitlab-token", Options{}), "key", []near{
@@ -576,6 +635,9 @@ func TestHandshakesBeforeAnythingIsSigned(t *testing.T) {
 		{"dropbox line end", "dropbox", Options{}, get("challenge=a%0d%0aX:y"), "malformed"},
 		{"dropbox long", "dropbox", Options{}, get("challenge=" + strings.Repeat("a", 1025)), "malformed"},
 		{"dropbox by POST", "dropbox", Options{}, post("challenge=a"), "missing_signature"},
+		{"intercom", "intercom", Options{}, Request{Method: "HEAD", Header: http.Header{}}, "200 text/plain; charset=utf-8 "},
+		{"intercom by GET", "intercom", Options{}, get(""), "missing_signature"},
+		{"intercom unsigned", "intercom", Options{}, post(""), "missing_signature"},
 		{"meta", "meta", Options{VerifyToken: "vt"}, get(meta + "1158201444"), "200 text/plain; charset=utf-8 1158201444"},
 		{"meta other token", "meta", Options{VerifyToken: "vu"}, get(meta + "1"), "mismatch"},
 		{"meta no token configured", "meta", Options{}, get(meta + "1"), "mismatch"},
@@ -626,7 +688,7 @@ func TestHandshakesBeforeAnythingIsSigned(t *testing.T) {
 	if _, err := mustNew(t, "x-twitter", Options{}).Verify(token, one("key"), noon); !isReason(err, Ambiguous) {
 		t.Errorf("a signed crc_token is an event: %v", err)
 	}
-	for _, scheme := range []string{"dropbox", "meta", "x-twitter"} {
+	for _, scheme := range []string{"dropbox", "meta", "x-twitter", "intercom"} {
 		r := kitOf(t, scheme).sign(t, Sample{}, noon)
 		r.Method = "GET"
 		if _, err := kitOf(t, scheme).verify(r, noon); err == nil {

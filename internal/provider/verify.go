@@ -16,6 +16,7 @@ type message struct {
 	sigs      []candidate
 	signed    content // what names an event without an id
 	params    string  // {params}
+	event     string  // the type that a form names
 	payload   []byte  // a token's claims
 	timestamp string  // as written
 	at        time.Time

@@ -159,6 +159,8 @@ func TestHandshakesOverHTTP(t *testing.T) {
 		{scheme: "dropbox", method: "GET", query: "challenge=abc", status: 200, kind: "text/plain; charset=utf-8", body: "abc"},
 		{scheme: "dropbox", method: "GET", query: "challenge=%3Cb%3E", status: 401, kind: "text/plain; charset=utf-8", body: "unauthorized\n"},
 		{scheme: "dropbox", method: "HEAD", query: "challenge=abc", status: 405, kind: "text/plain; charset=utf-8"},
+		{scheme: "intercom", method: "HEAD", status: 200, kind: "text/plain; charset=utf-8"},
+		{scheme: "intercom", method: "GET", status: 405, kind: "text/plain; charset=utf-8", body: "method not allowed\n"},
 		{scheme: "meta", method: "GET", query: "hub.mode=subscribe&hub.verify_token=sample-verify-token&hub.challenge=42", status: 200, kind: "text/plain; charset=utf-8", body: "42"},
 		{scheme: "meta", method: "GET", query: "hub.mode=subscribe&hub.verify_token=x&hub.challenge=42", status: 401, kind: "text/plain; charset=utf-8", body: "unauthorized\n"},
 		{scheme: "x-twitter", method: "GET", query: "crc_token=abc", status: 200, kind: "application/json"},
@@ -492,6 +494,9 @@ func TestVerifyHandshakesOfTheTable(t *testing.T) {
 		`{"scheme":"dropbox","secret":"s","method":"GET","url":"https://h.example/x?challenge=a","expected_response":"b"}`:                                                                                      "wrong_response",
 		`{"scheme":"microsoft-graph","secret":"s","url":"https://h.example/x?validationToken=a%20b","expected_response":"a b"}`:                                                                                 "ok",
 		`{"scheme":"asana","secret":"s","headers":{"X-Hook-Secret":"t"},"expected_response":{"X-Hook-Secret":"t"}}`:                                                                                             "ok",
+		`{"scheme":"intercom","secret":"s","method":"HEAD","expected_response":""}`:                                                                                                                             "ok",
+		`{"scheme":"intercom","secret":"s","method":"HEAD"}`:                                                                                                                                                    "ok",
+		`{"scheme":"github","secret":"s","method":"HEAD"}`:                                                                                                                                                      "wrong_method",
 		`{"scheme":"asana","secret":"s","headers":{"X-Hook-Secret":"t"}}`:                                                                                                                                       "missing_signature",
 		`{"scheme":"x-twitter","secret":"Convoy","method":"GET","url":"https://h.example/x?crc_token=uzwcfYtzr9","expected_response":{"response_token":"sha256=HXvxTdsfShG6k2zC9NVANwFquJBdOugRYHax2vNiiOo="}}`: "ok",
 	} {

@@ -242,7 +242,7 @@ func judge(ctx context.Context, c *CapturedRequest) (Verdict, Source, *outcome) 
 	if err != nil {
 		return reject(ReasonBadRequest, "%s", err), src, nil
 	}
-	res, body, err := exchange(ctx, rc.Routes(), wire)
+	res, body, err := exchange(ctx, rc.Routes(), or(c.Method, http.MethodPost), wire)
 	switch {
 	case err != nil:
 		return reject(ReasonBadRequest, "no answer: %s", err), src, seen
@@ -424,7 +424,7 @@ func (c *CapturedRequest) wire(source string) ([]byte, error) {
 }
 
 // exchange sends raw bytes to a net/http server that runs h and reads the answer.
-func exchange(ctx context.Context, h http.Handler, wire []byte) (*http.Response, []byte, error) {
+func exchange(ctx context.Context, h http.Handler, method string, wire []byte) (*http.Response, []byte, error) {
 	client, conn := net.Pipe()
 	defer client.Close()
 	l := &oneConn{conn: make(chan net.Conn, 1), done: make(chan struct{}), addr: conn.LocalAddr()}
@@ -439,7 +439,7 @@ func exchange(ctx context.Context, h http.Handler, wire []byte) (*http.Response,
 	stop := context.AfterFunc(ctx, func() { _ = client.Close() })
 	defer stop()
 	go func() { _, _ = client.Write(wire) }() // ends with the connection, at the latest
-	res, err := http.ReadResponse(bufio.NewReader(client), nil)
+	res, err := http.ReadResponse(bufio.NewReader(client), &http.Request{Method: method})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -124,7 +124,7 @@ func (c *Client) WithCertificate(cert tls.Certificate) *Client {
 }
 
 // Discard closes the idle connections and forgets the client, whose requests under
-// way may end; their connections close soon after.
+// way may end; their connections close after [ClientOptions.IdleTimeout]. Idempotent.
 func (c *Client) Discard() {
 	c.guard.mu.Lock()
 	delete(c.guard.pools, c.transport)

@@ -133,6 +133,9 @@ func (s *Store) Claim(ctx context.Context, k webhook.AttemptKey) (*Claim, error)
 		}
 	}
 	c.Verdict, c.Event, c.Endpoint, c.packed, c.Size = VerdictRun, ev.event, card.endpoint, ev.body, ev.size
+	if d.Ordered() {
+		c.Event.Sequence = d.OrderSeq
+	}
 	// Whoever made the endpoint's first key may have a clock that is ahead.
 	for _, at := range []time.Time{s.clock(), s.clock().Add(clockSkew)} {
 		for i := range card.keys {
@@ -225,6 +228,9 @@ func (s *Store) storedEvent(ctx context.Context, tenant string, k webhook.EventK
 	e, err := row.event()
 	if err != nil {
 		return nil, err
+	}
+	if e.OrderingKey != "" {
+		e.Sequence = row.CommittedAt.UnixMicro()
 	}
 	out := &storedEvent{event: e, size: row.BodySize}
 	if body != nil && !s.expired(body.ExpireAt) {

@@ -14,7 +14,7 @@ import (
 // publisher's times, or by arrival where it gives none. Pub/Sub keeps no order, so
 // an event may come after a later one: it still goes before those that wait, but
 // not before what was sent. Each delivery has its place in the line of its key
-// (OrderSeq); the key's row says whose turn it is (Head). Everything else of the
+// (OrderPlace); the key's row says whose turn it is (Head). Everything else of the
 // line is waiting: it has no task and no time.
 //
 //   - A delivery whose key has no head becomes the head when it is stored, and is
@@ -135,7 +135,10 @@ func (o *orders) join(d *webhook.Delivery, orderingKey string, at time.Time) {
 	if orderingKey != "" {
 		r.OrderingKey = orderingKey
 	}
-	d.OrderSeq = r.place(at)
+	d.OrderPlace = r.place(at)
+	if d.OrderSeq == 0 {
+		d.OrderSeq = d.OrderPlace
+	}
 	if r.Head == nil {
 		r.Head = d.Event[:]
 		return
@@ -168,6 +171,7 @@ func (o *orders) again(d *webhook.Delivery) {
 	if o.isHead(d) {
 		r := o.change(orderOf(d))
 		r.Stop, r.StoppedAt = "", spanner.NullTime{}
+		d.OrderPlace = d.OrderSeq
 		return
 	}
 	o.join(d, "", o.now)

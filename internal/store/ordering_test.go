@@ -333,7 +333,7 @@ func TestConcurrentArrivals(t *testing.T) {
 	places, heads := map[int64]bool{}, 0
 	for _, k := range l.keys {
 		d, _ := l.getDelivery(k, "a")
-		places[d.OrderSeq] = true
+		places[d.OrderPlace] = true
 		if d.State == scheduled {
 			heads++
 		}

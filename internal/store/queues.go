@@ -2,10 +2,13 @@ package store
 
 import (
 	"context"
+	"errors"
+	"iter"
 	"time"
 
 	"cloud.google.com/go/spanner"
 	"github.com/sealpost/sealpost/internal/webhook"
+	"google.golang.org/api/iterator"
 )
 
 // An attempt's task is in one queue only, which everybody finds from the delivery's
@@ -87,4 +90,58 @@ func (s *Store) DropQueue(ctx context.Context, tenant, endpoint, queue string) e
 // LostQueue is [Store.DropQueue] in the form of tasks.Config.Lost.
 func (s *Store) LostQueue(ctx context.Context, ref webhook.QueueRef) error {
 	return s.DropQueue(ctx, ref.Tenant, ref.Endpoint, ref.Own)
+}
+
+// QueueState is an endpoint with whether its own queue is to stand still.
+type QueueState struct {
+	Endpoint webhook.Endpoint
+	Hold     bool
+}
+
+// QueueStates are all endpoints of all tenants, deleted ones included, as they are when
+// the reading begins. Signing keys are not read.
+func (s *Store) QueueStates(ctx context.Context) iter.Seq2[QueueState, error] {
+	return func(yield func(QueueState, error) bool) {
+		txn := s.client.ReadOnlyTransaction()
+		defer txn.Close()
+		health := map[endpointID]webhook.Health{}
+		err := txn.ReadWithOptions(ctx, "EndpointHealth", spanner.AllKeys(), healthColumns, tag("queue-states")).Do(func(r *spanner.Row) error {
+			var h healthRow
+			if err := r.ToStruct(&h); err != nil {
+				return err
+			}
+			health[endpointID{h.Tenant, h.EndpointID}] = h.health()
+			return nil
+		})
+		it := txn.ReadWithOptions(ctx, "Endpoints", spanner.AllKeys(), endpointColumns, tag("queue-states"))
+		defer it.Stop()
+		for err == nil {
+			var r *spanner.Row
+			if r, err = it.Next(); errors.Is(err, iterator.Done) {
+				return
+			}
+			var row endpointRow
+			if err == nil {
+				err = r.ToStruct(&row)
+			}
+			var ep webhook.Endpoint
+			if err == nil {
+				ep, err = row.endpoint()
+			}
+			if err != nil {
+				break
+			}
+			h := health[endpointID{ep.Tenant, ep.ID}]
+			if !yield(QueueState{ep, holdsQueue(&ep, &h)}, nil) {
+				return
+			}
+		}
+		yield(QueueState{}, wrap(err, "read the queues of endpoints"))
+	}
+}
+
+// holdsQueue reports whether an endpoint's own queue is to stand still. A breaker that
+// awaits its probe has no end: the probe comes through the queue.
+func holdsQueue(ep *webhook.Endpoint, h *webhook.Health) bool {
+	return ep.State != webhook.EndpointActive || !h.Closed() && !h.OpenUntil.IsZero()
 }

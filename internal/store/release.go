@@ -463,8 +463,7 @@ func (s *Store) HoldQueue(ctx context.Context, tenant, id string) (queue string,
 	if ep.State == webhook.EndpointDeleted {
 		return "", false, nil
 	}
-	// A breaker that awaits its probe has no end: the probe comes through the queue.
-	return ep.Queue, ep.State != webhook.EndpointActive || !h.Closed() && !h.OpenUntil.IsZero(), nil
+	return ep.Queue, holdsQueue(&ep, &h), nil
 }
 
 // CreateTest stores an event that goes to one endpoint only, whatever it subscribes

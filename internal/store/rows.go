@@ -297,7 +297,7 @@ func newDeliveryRow(d *webhook.Delivery) *deliveryRow {
 		r.OrderKey = d.OrderKey[:]
 		r.OrderSeq = spanner.NullInt64{Int64: d.OrderSeq, Valid: true}
 		if d.State.Open() {
-			r.OrderWait = r.OrderSeq
+			r.OrderWait = spanner.NullInt64{Int64: d.OrderPlace, Valid: true}
 		}
 	}
 	if d.State == webhook.DeliveryDead {
@@ -312,7 +312,7 @@ func (r *deliveryRow) delivery() webhook.Delivery {
 		State: webhook.DeliveryState(r.State), Reason: r.Reason, Generation: r.Generation, Attempt: r.Attempt, Task: r.Task,
 		Trigger: webhook.Trigger(r.NextTrigger), NextAttemptAt: plainTime(r.NextAttemptAt), StartedAt: r.StartedAt,
 		LastStatus: int(r.LastStatus), LastClass: webhook.Class(r.LastClass), CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
-		OrderSeq: r.OrderSeq.Int64,
+		OrderSeq: r.OrderSeq.Int64, OrderPlace: r.OrderWait.Int64,
 	}
 	copy(d.OrderKey[:], r.OrderKey)
 	return d

@@ -73,12 +73,15 @@ type Delivery struct {
 	StartedAt  time.Time
 	LastStatus int
 	LastClass  Class
-	// OrderKey and OrderSeq are the delivery's place among those of its endpoint and
-	// ordering key; both are zero where there is no order.
-	OrderKey  OrderKey
-	OrderSeq  int64
-	CreatedAt time.Time
-	UpdatedAt time.Time
+	// OrderKey and OrderSeq are the delivery's number among those of its endpoint and
+	// ordering key, and stay what they are; both are zero where there is no order.
+	OrderKey OrderKey
+	OrderSeq int64
+	// OrderPlace is its place in the line of those that are open: OrderSeq, unless it
+	// has joined the line again; 0 if it is not in it.
+	OrderPlace int64
+	CreatedAt  time.Time
+	UpdatedAt  time.Time
 }
 
 // Ordered reports whether the delivery has its turn and must wait for it.

@@ -32,8 +32,9 @@ type Event struct {
 	Type        string
 	Subject     string
 	OrderingKey string
-	// Sequence is the event's place among those of its tenant and ordering key, from 1
-	// in the order in which they were stored; 0 where none is kept.
+	// Sequence grows among the events of an ordering key: their places for an ordered
+	// endpoint, else the microsecond in which they were stored. It is set where an event
+	// is to be sent, and 0 without an ordering key.
 	Sequence    int64
 	ContentType string // as received
 	Headers     []Header

@@ -3,10 +3,12 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -14,10 +16,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
-	"github.com/sealpost/sealpost/internal/deliver"
 	"github.com/sealpost/sealpost/internal/safedial"
 	"github.com/sealpost/sealpost/internal/secrets"
-	"github.com/sealpost/sealpost/internal/serve"
 	"github.com/sealpost/sealpost/internal/signing"
 	"github.com/sealpost/sealpost/internal/store"
 	"github.com/sealpost/sealpost/internal/tasks"
@@ -26,23 +26,27 @@ import (
 
 // endpointView is an endpoint as commands print it.
 type endpointView struct {
-	ID             string     `json:"id"`
-	Tenant         string     `json:"tenant"`
-	URL            string     `json:"url"` // query values masked
-	Description    string     `json:"description,omitempty"`
-	Events         []string   `json:"events"`
-	State          string     `json:"state"`
-	StateReason    string     `json:"state_reason,omitempty"`
-	RatePerSecond  float64    `json:"rate_per_second"`
-	MaxConcurrency int64      `json:"max_concurrency"`
-	TimeoutSeconds float64    `json:"timeout_seconds"`
-	Retry          string     `json:"retry"`
-	Queue          string     `json:"queue"` // empty: shared queues
-	QueueReady     bool       `json:"queue_ready"`
-	QueueError     string     `json:"queue_error,omitempty"`
-	CreatedAt      *time.Time `json:"created_at,omitempty"`
-	Secret         string     `json:"secret,omitempty"` // shown once, when made
-	Keys           []keyView  `json:"keys,omitempty"`
+	ID             string   `json:"id"`
+	Tenant         string   `json:"tenant"`
+	URL            string   `json:"url"` // query values masked
+	Description    string   `json:"description,omitempty"`
+	Events         []string `json:"events"`
+	State          string   `json:"state"`
+	StateReason    string   `json:"state_reason,omitempty"`
+	RatePerSecond  float64  `json:"rate_per_second"`
+	MaxConcurrency int64    `json:"max_concurrency"`
+	TimeoutSeconds float64  `json:"timeout_seconds"`
+	Retry          string   `json:"retry"`
+	Queue          string   `json:"queue"` // empty: shared queues
+	QueueReady     bool     `json:"queue_ready"`
+	QueueLeaving   bool     `json:"queue_leaving,omitempty"` // it gets no new tasks
+	Breaker        string   `json:"breaker,omitempty"`
+	// Settings are those that were set; the values of headers are masked.
+	Settings   webhook.EndpointSettings `json:"settings,omitzero"`
+	QueueError string                   `json:"queue_error,omitempty"`
+	CreatedAt  *time.Time               `json:"created_at,omitempty"`
+	Secret     string                   `json:"secret,omitempty"` // shown once, when made
+	Keys       []keyView                `json:"keys,omitempty"`
 }
 
 type keyView struct {
@@ -53,7 +57,13 @@ type keyView struct {
 }
 
 func viewEndpoint(ep webhook.Endpoint) endpointView {
+	set := ep.EndpointSettings
+	set.Headers = slices.Clone(set.Headers)
+	for i := range set.Headers {
+		set.Headers[i].Value = webhook.Masked
+	}
 	return endpointView{
+		Settings: set, QueueLeaving: !ep.QueueLeftAt.IsZero(),
 		ID: ep.ID, Tenant: ep.Tenant, URL: safedial.MaskURL(ep.URL), Description: ep.Description,
 		Events: ep.EventTypes, State: string(ep.State), StateReason: ep.StateReason,
 		RatePerSecond: ep.RatePerSecond, MaxConcurrency: ep.MaxConcurrency,
@@ -71,12 +81,14 @@ func optional(t time.Time) *time.Time {
 
 func (c *cli) endpointsCommand() *cobra.Command {
 	return group("endpoints", "Manage the URLs that events are sent to",
-		c.endpointsAdd(), c.endpointsList(), c.endpointsShow(), c.endpointsRemove(), c.endpointsRotate())
+		append([]*cobra.Command{c.endpointsAdd(), c.endpointsUpdate(), c.endpointsList(), c.endpointsShow(), c.endpointsTest(),
+			c.endpointsRemove(), c.endpointsRotate()}, c.endpointStates()...)...)
 }
 
 func (c *cli) endpointsAdd() *cobra.Command {
-	ep := webhook.Endpoint{State: webhook.EndpointActive}
-	var events, secretText, retry string
+	var ep webhook.Endpoint
+	var secretText string
+	var flags endpointFlags
 	cmd := &cobra.Command{
 		Use:   "add --url URL",
 		Short: "Add an endpoint and print its signing secret",
@@ -85,8 +97,7 @@ once; give it to whoever receives. From the moment this command returns, every e
 the tenant that matches --events is delivered.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ep.EventTypes = serve.SplitList(events)
-			secret, err := c.newEndpoint(&ep, secretText, retry)
+			secret, err := c.newEndpoint(cmd.Context(), &ep, &flags, secretText)
 			if err != nil {
 				return err
 			}
@@ -106,70 +117,32 @@ the tenant that matches --events is delivered.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&ep.URL, "url", "", "where events are sent: https, or pubsub://TOPIC for a topic of the project (needed)")
 	f.StringVar(&ep.Tenant, "tenant", webhook.DefaultTenant, "tenant")
 	f.StringVar(&ep.ID, "id", "", "id of the endpoint (default a new one)")
-	f.StringVar(&ep.Description, "description", "", "a note for people")
-	f.StringVar(&events, "events", "*", "event types: exact, or ending in .*; comma-separated")
 	f.StringVar(&secretText, "secret", "", "signing secret whsec_… (default a new one; - reads it from standard input)")
-	f.Float64Var(&ep.RatePerSecond, "rate", webhook.DefaultRatePerSecond, "deliveries per second at most")
-	f.Int64Var(&ep.MaxConcurrency, "concurrency", webhook.DefaultMaxConcurrency, "deliveries under way at once at most")
-	f.DurationVar(&ep.Timeout, "timeout", webhook.DefaultTimeout, "how long one attempt may take (1s to 60s)")
-	f.StringVar((*string)(&ep.Queueing), "queue", "auto", "own: a queue of its own, also of those kept in reserve; pool: shared queues; auto: its own while there are enough")
-	f.StringVar(&retry, "retry", webhook.PresetDefault, "retry policy: default, 41h, waits such as 0s,5s,5m, or exponential;…: see retry-plan --help")
+	flags.add(cmd)
 	return cmd
 }
 
 // newEndpoint checks what the flags say and fills in what they do not.
-func (c *cli) newEndpoint(ep *webhook.Endpoint, secretText, retry string) (signing.Secret, error) {
-	var errs []error
-	policy, err := deliver.PolicyFromEnv(c.getenv)
-	if topic, ok := ep.Topic(); ok {
-		err = errors.Join(err, webhook.ValidTopic(topic))
-	} else if err == nil {
-		_, err = policy.CheckURL(ep.URL)
-	}
-	if ep.URL == "" {
-		err = errors.New("--url is needed")
-	}
-	errs = append(errs, err)
+func (c *cli) newEndpoint(ctx context.Context, ep *webhook.Endpoint, flags *endpointFlags, secretText string) (signing.Secret, error) {
+	ep.State = webhook.EndpointActive
 	if ep.ID == "" {
 		ep.ID = webhook.EndpointID(uuid.Must(uuid.NewV7()))
 	}
-	errs = append(errs, wrap("--tenant", webhook.ValidName(ep.Tenant)), wrap("--id", webhook.ValidName(ep.ID)))
-	if len(ep.EventTypes) == 0 {
-		errs = append(errs, errors.New("--events names no event type"))
-	}
-	for _, p := range ep.EventTypes {
-		errs = append(errs, wrap("--events", webhook.ValidPattern(p)))
-	}
-	if ep.Timeout < webhook.MinTimeout || ep.Timeout > webhook.MaxTimeout {
-		errs = append(errs, fmt.Errorf("--timeout %s is not between %s and %s", ep.Timeout, webhook.MinTimeout, webhook.MaxTimeout))
-	}
-	if !(ep.RatePerSecond >= tasks.MinRate && ep.RatePerSecond <= tasks.MaxRate) { // not for NaN
-		errs = append(errs, fmt.Errorf("--rate %g is not between %g and %d", ep.RatePerSecond, tasks.MinRate, tasks.MaxRate))
-	}
-	if ep.MaxConcurrency < 1 || ep.MaxConcurrency > tasks.MaxConcurrency {
-		errs = append(errs, fmt.Errorf("--concurrency %d is not between 1 and %d", ep.MaxConcurrency, tasks.MaxConcurrency))
-	}
-	ep.Retry, err = webhook.ParseRetryPolicy(retry)
-	errs = append(errs, wrap("--retry", err))
+	errs := []error{wrap("--tenant", webhook.ValidName(ep.Tenant)), wrap("--id", webhook.ValidName(ep.ID)), flags.apply(c, ep, true)}
 	secret, err := c.readSecret(secretText)
-	errs = append(errs, wrap("--secret", err))
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(append(errs, wrap("--secret", err))...); err != nil {
 		return secret, usageError{err}
-	}
-	switch ep.Queueing {
-	case "auto":
-		ep.Queueing = webhook.QueueingAuto
-	case webhook.QueueingAuto, webhook.QueueingOwn, webhook.QueueingPool:
-	default:
-		return secret, usageError{fmt.Errorf("--queue %q is not auto, own or pool", ep.Queueing)}
 	}
 	if ep.Queueing != webhook.QueueingPool {
 		ep.Queue = queueName()
 	}
-	return secret, nil
+	auth, given, err := flags.credentials(ctx, c, ep.Tenant, ep.ID)
+	if given {
+		ep.Auth = auth
+	}
+	return secret, err
 }
 
 // readSecret makes a secret, reads one from standard input, where no other process
@@ -240,14 +213,7 @@ func createEndpoint(ctx context.Context, st *store.Store, sealer *secrets.Sealer
 		return nil, err
 	}
 	*ep = created
-	if err := queue.CreateQueue(ctx, ep); !errors.Is(err, tasks.ErrNoQuota) {
-		return err, nil
-	}
-	if err := st.DropQueue(ctx, ep.Tenant, ep.ID, ep.Queue); err != nil {
-		return err, nil
-	}
-	ep.Queue = ""
-	return nil, nil
+	return createQueue(ctx, st, queue, ep), nil
 }
 
 func sealKey(sealer *secrets.Sealer, tenant, endpoint string, secret signing.Secret) (store.SealedKey, error) {
@@ -352,13 +318,21 @@ func (c *cli) endpointsShow() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			health, err := st.Health(cmd.Context(), tenant, args[0])
+			if err != nil {
+				return err
+			}
 			v := viewEndpoint(ep)
+			v.Breaker = breakerOf(&health)
 			for _, k := range keys {
 				v.Keys = append(v.Keys, keyView{k.ID, k.Kind, k.NotBefore, optional(k.NotAfter)})
 			}
 			return c.print(v, func(w io.Writer) {
-				fmt.Fprintf(w, "endpoint     %s (tenant %s)\nurl          %s\nevents       %s\nstate        %s %s\nlimits       %g/s, %d at once, %gs per attempt\nretry        %s\nqueue        %s (ready: %v)\n",
-					v.ID, v.Tenant, v.URL, strings.Join(v.Events, ", "), v.State, v.StateReason, v.RatePerSecond, v.MaxConcurrency, v.TimeoutSeconds, v.Retry, v.Queue, v.QueueReady)
+				fmt.Fprintf(w, "endpoint     %s (tenant %s)\nurl          %s\nevents       %s\nstate        %s %s\ncircuit      %s\nlimits       %g/s, %d at once, %gs per attempt\nretry        %s\nqueue        %s (ready: %v)\n",
+					v.ID, v.Tenant, v.URL, strings.Join(v.Events, ", "), v.State, v.StateReason, v.Breaker, v.RatePerSecond, v.MaxConcurrency, v.TimeoutSeconds, v.Retry, v.Queue, v.QueueReady)
+				if b, err := json.Marshal(v.Settings); err == nil && string(b) != "{}" {
+					fmt.Fprintf(w, "settings     %s\n", b)
+				}
 				for _, k := range v.Keys {
 					until := "without end"
 					if k.NotAfter != nil {

@@ -4,7 +4,8 @@ ALTER TABLE Deliveries ADD COLUMN OrderKey BYTES(16);
 
 ALTER TABLE Deliveries ADD COLUMN OrderSeq INT64;
 
--- OrderSeq while the delivery is open, else NULL.
+-- Its place in the line while it is open, else NULL: OrderSeq, unless it joined the
+-- line again.
 ALTER TABLE Deliveries ADD COLUMN OrderWait INT64;
 
 -- Until when a dispatcher alone may attempt it.
