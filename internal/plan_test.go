@@ -41,8 +41,9 @@ func newWorkspace(dir string) (workspace, error) {
 			return w, err
 		}
 	}
-	// Remote state is the user's own.
+	// Remote state and the lock of a provider are of whoever works there.
 	_ = os.Remove(filepath.Join(w.dir, "backend.tf"))
+	_ = os.Remove(filepath.Join(w.dir, ".terraform.lock.hcl"))
 	_, err := w.run("init", "-backend=false", "-input=false")
 	return w, err
 }
