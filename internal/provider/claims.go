@@ -317,31 +317,6 @@ func docusignHeaders(m *message) *Refusal {
 	return nil
 }
 
-// graphStates claims the clientState of every notification.
-// https://learn.microsoft.com/en-us/graph/change-notifications-delivery-webhooks
-func graphStates(m *message) *Refusal {
-	values, clean := pickSigned(m.req.Body, path{"value"})
-	items, ok := elements(values[0], maxItems)
-	switch {
-	case !clean:
-		return refuse(Ambiguous, "value occurs more than once")
-	case !ok || len(items) == 0:
-		return refuse(MissingSignature, "the body has no notifications, or more than %d", maxItems)
-	}
-	for _, item := range items {
-		values, clean := pickSigned(item, path{"clientState"})
-		state := str(values[0])
-		switch {
-		case !clean:
-			return refuse(Ambiguous, "clientState occurs more than once")
-		case state == "":
-			return refuse(MissingSignature, "a notification has no clientState")
-		}
-		m.claims = append(m.claims, claim{[]content{{}}, []candidate{{tokenEqual, []byte(state)}}})
-	}
-	return nil
-}
-
 // authorization is what follows the scheme's name in the header (RFC 9110,
 // section 11.6.2).
 func (m *message) authorization(scheme string) (string, *Refusal) {

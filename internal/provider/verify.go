@@ -14,11 +14,12 @@ type message struct {
 	keys      []key
 	claims    []claim // every one must match
 	sigs      []candidate
-	signed    content // what names an event without an id
-	params    string  // {params}
-	event     string  // the type that a form names
-	payload   []byte  // a token's claims
-	timestamp string  // as written
+	signed    content  // what names an event without an id
+	params    string   // {params}
+	event     string   // the type that a form names
+	payload   []byte   // a token's claims
+	payloads  [][]byte // of every token, where there may be several
+	timestamp string   // as written
 	at        time.Time
 	id        string // as signed
 	key       key    // that matched
@@ -244,13 +245,22 @@ func (s *Scheme) keys(secrets []Secret) ([]key, *Refusal) {
 	}
 	keys := make([]key, len(secrets))
 	for i, secret := range secrets {
-		k, err := s.key(secret.value)
+		k, err := s.keyOf(secret)
 		if err != nil {
 			return nil, refuse(NoSecret, "secret %s: %s", secret, err)
 		}
 		keys[i] = k
 	}
 	return keys, nil
+}
+
+// keyOf makes a secret a key: by the entry's rule, or as what the provider publishes,
+// where the scheme wants both.
+func (s *Scheme) keyOf(secret Secret) (key, error) {
+	if s.published != nil && isKeySet(secret.value) {
+		return s.published(secret.value)
+	}
+	return s.key(secret.value)
 }
 
 // match compares every claim with every key, whichever matches first. A key that
