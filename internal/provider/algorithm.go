@@ -74,6 +74,8 @@ var (
 	})
 	// tokenEqual proves that the sender knows the secret, and nothing else.
 	tokenEqual = &algorithm{name: "comparison", match: matchToken}
+	// noSignature is of keys that verify none: no candidate is for it.
+	noSignature = &algorithm{name: "none", match: func(key, content, [][]byte) bool { return false }}
 )
 
 func newHMAC(name string, newHash func() hash.Hash) *algorithm {

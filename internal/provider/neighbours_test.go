@@ -697,6 +697,50 @@ func TestHandshakesBeforeAnythingIsSigned(t *testing.T) {
 	}
 }
 
+// A verify_token that is a secret is no key of signatures, nor a key a verify_token.
+func TestVerifyTokenIsASecret(t *testing.T) {
+	t.Parallel()
+	s := mustNew(t, "meta", Options{VerifyToken: "secret:verify"})
+	app, token, old := NewSecret("app", 1, []byte("key")), NewSecret("verify", 2, []byte("vt2")), NewSecret("verify", 1, []byte("vt1"))
+	get := func(token string) Request {
+		return Request{Method: "GET", URL: "https://h.example/in/x?hub.mode=subscribe&hub.challenge=1&hub.verify_token=" + token, Header: http.Header{}}
+	}
+	post := func(key string) Request {
+		return Request{Method: "POST", Header: header("X-Hub-Signature-256", "sha256="+macHex(key, "{}")), Body: []byte("{}")}
+	}
+	for _, c := range []struct {
+		name    string
+		secrets []Secret
+		r       Request
+		want    Reason
+	}{
+		{"newest", []Secret{token, old, app}, get("vt2"), ""}, {"older", []Secret{token, old, app}, get("vt1"), ""}, {"retired", []Secret{token, app}, get("vt1"), Mismatch},
+		{"the app's secret", []Secret{token, app}, get("key"), Mismatch}, {"its own name", []Secret{token, app}, get("secret:verify"), Mismatch}, {"empty", []Secret{token, app}, get(""), Mismatch},
+		{"an event", []Secret{token, app}, post("key"), ""}, {"an event by the token", []Secret{token, app}, post("vt2"), Mismatch},
+		{"no such secret", []Secret{app}, get("key"), Mismatch}, {"no other secret", []Secret{token}, post("vt2"), NoSecret}, {"no other secret, handshake", []Secret{token}, get("vt2"), NoSecret},
+		{"blank", []Secret{NewSecret("verify", 1, []byte(" ")), app}, get("+"), NoSecret},
+	} {
+		id, err := s.Verify(c.r, c.secrets, noon)
+		if c.want == "" && err != nil || c.want != "" && !isReason(err, c.want) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+		if c.name == "an event" && id.Secret != 1 {
+			t.Errorf("secret %d", id.Secret)
+		}
+	}
+	for _, secrets := range [][]Secret{{app}, {token}, {token, NewSecret("app", 1, nil)}} {
+		if s.CheckSecrets(secrets) == nil {
+			t.Errorf("%v are taken", secrets)
+		}
+	}
+	if err := s.CheckSecrets([]Secret{token, app}); err != nil {
+		t.Error(err)
+	}
+	if _, err := New("meta", Options{VerifyToken: "secret:"}); err == nil {
+		t.Error("no name is taken")
+	}
+}
+
 func TestZoomValidation(t *testing.T) {
 	t.Parallel()
 	ts := strconv.FormatInt(noon.Unix(), 10)

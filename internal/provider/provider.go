@@ -102,7 +102,8 @@ type Options struct {
 	// any AWS account can have SNS sign for a topic of its own. "*" accepts any.
 	Topics []string
 	// VerifyToken is what Meta's hub.verify_token must equal; without one, meta
-	// answers no hub.challenge.
+	// answers no hub.challenge. "secret:" and a name stands for every version of that one
+	// of the source's secrets, which then verifies no signature.
 	VerifyToken string
 	// AsanaHandshake has asana answer the handshake of a webhook being created.
 	// Asana's API hands the secret to whoever creates the webhook, in the response to
@@ -114,6 +115,9 @@ type Options struct {
 	Dedupe string
 }
 
+// secretPrefix is before a secret's name where a setting may be one.
+const secretPrefix = "secret:"
+
 // Scheme is one entry of the table, ready for use by any number of goroutines.
 type Scheme struct {
 	entry
@@ -121,7 +125,8 @@ type Scheme struct {
 	tolerance time.Duration
 	webhookID string
 	topics    []string
-	verify    string // hub.verify_token
+	verify    string // hub.verify_token, or
+	setAside  string // the name of the secret that is
 	greets    bool   // answers Asana's handshake
 	jwt       JWT
 	kept      []string // canonical names; a trailing '*' stands for any rest
@@ -141,6 +146,12 @@ func New(name string, o Options) (*Scheme, error) {
 	s := &Scheme{entry: e, tolerance: DefaultTolerance, webhookID: o.WebhookID, topics: slices.Clone(o.Topics), verify: o.VerifyToken, greets: o.AsanaHandshake}
 	if o.JWT != nil {
 		s.jwt = *o.JWT
+	}
+	if name, isSecret := strings.CutPrefix(o.VerifyToken, secretPrefix); isSecret {
+		s.verify, s.setAside = "", name
+		if name == "" {
+			faults = append(faults, "verify_token: names no secret after "+secretPrefix)
+		}
 	}
 	if t := o.Tolerance; t != nil {
 		s.tolerance = *t
@@ -368,6 +379,28 @@ func (s *Scheme) CheckSecret(secret Secret) error {
 		return fmt.Errorf("secret %s: %w", secret, err)
 	}
 	return nil
+}
+
+// CheckSecrets reports why a source's secrets cannot be used: each that is unusable,
+// and what is missing among them. The errors do not show secrets.
+func (s *Scheme) CheckSecrets(secrets []Secret) []error {
+	var faults []error
+	aside := 0
+	for _, secret := range secrets {
+		if err := s.CheckSecret(secret); err != nil {
+			faults = append(faults, err)
+		}
+		if s.isAside(secret) {
+			aside++
+		}
+	}
+	switch {
+	case s.setAside != "" && aside == 0:
+		faults = append(faults, fmt.Errorf("verify_token: no secret is called %q", clip(s.setAside)))
+	case aside > 0 && aside == len(secrets):
+		faults = append(faults, errors.New("all are for verify_token, so no signature could be verified"))
+	}
+	return faults
 }
 
 // Info describes a scheme for documentation.

@@ -556,7 +556,7 @@ var table = []entry{
 		check:     postOnly,
 		identify:  metaType,
 		handshake: "GET hub.challenge: 200, text/plain, the challenge, if hub.verify_token is the configured one",
-		settings:  "verify_token",
+		settings:  "verify_token (or secret:<name> of one of the source's secrets)",
 		legacy:    []string{"X-Hub-Signature"},
 		about:     about{typ: "body object and the field of the change"},
 	},

@@ -203,10 +203,8 @@ func (rc *Receiver) unusable(s *Source) []error {
 	case v.Fetches(s.Keys) && rc.keys == nil:
 		out = append(out, errors.New("secrets: the provider's keys are not among them, and this receiver cannot fetch those"))
 	}
-	for _, k := range s.Keys {
-		if err := v.CheckSecret(k); err != nil {
-			out = append(out, fmt.Errorf("secrets: %w", err))
-		}
+	for _, err := range v.CheckSecrets(s.Keys) {
+		out = append(out, fmt.Errorf("secrets: %w", err))
 	}
 	return out
 }
