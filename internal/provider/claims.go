@@ -26,6 +26,7 @@ const maxForm = 1 << 20
 
 // param is the one value of a query parameter; n is how often it occurs.
 func (m *message) param(name string) (value string, n int) {
+	work(len(m.req.URL))
 	_, query, _ := strings.Cut(m.req.URL, "?")
 	for pair := range strings.SplitSeq(query, "&") {
 		k, v, _ := strings.Cut(pair, "=")
@@ -84,6 +85,7 @@ func twilioParams(m *message) *Refusal {
 	if len(m.req.Body) > maxForm {
 		return refuse(Malformed, "a form of %d bytes", len(m.req.Body))
 	}
+	work(len(m.req.Body))
 	var pairs [][2]string
 	for item := range strings.SplitSeq(string(m.req.Body), "&") {
 		if item == "" {
