@@ -287,12 +287,15 @@ func nothing(*message) *Refusal {
 	return refuse(MissingSignature, "no handshake, and the scheme has no events")
 }
 
+// maxDocusign bounds the keys of an account whose signatures are looked for.
+const maxDocusign = 100
+
 // docusignHeaders takes one signature for each of the account's keys, in headers
 // numbered from 1.
 func docusignHeaders(m *message) *Refusal {
 	var sigs []candidate
 	present := 0
-	for n := 1; n <= maxCandidates; n++ {
+	for n := 1; n <= maxDocusign; n++ {
 		name := "X-Docusign-Signature-" + strconv.Itoa(n)
 		v, err := m.header(name)
 		if err != nil {

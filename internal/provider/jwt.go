@@ -130,7 +130,7 @@ func jwksKey(secret []byte) (key, error) {
 		case "EC":
 			one.algs, one.public, err = ecJWK(j.Crv, j.X, j.Y)
 		case "OKP":
-			one.algs = []string{"EdDSA"}
+			one.algs = []string{"EdDSA", "Ed25519"} // the older and the newer name, RFC 9864
 			one.public, err = edJWK(j.Crv, j.X)
 		default:
 			err = errors.New("unknown type")

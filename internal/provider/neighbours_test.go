@@ -14,6 +14,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -361,6 +362,9 @@ func TestLists(t *testing.T) {
 		{"second", ds("X-DocuSign-Signature-1", macBase64("other", "{}"), "X-DocuSign-Signature-2", sig), ""},
 		{"first no base64", ds("X-DocuSign-Signature-1", "!", "X-DocuSign-Signature-2", sig), ""},
 		{"one line twice", ds("X-DocuSign-Signature-1", sig, "X-DocuSign-Signature-1", sig), Ambiguous},
+		{"hundredth", ds("X-DocuSign-Signature-1", macBase64("other", "{}"), "X-DocuSign-Signature-100", sig), ""},
+		{"one too far", ds("X-DocuSign-Signature-101", sig), MissingSignature},
+		{"number with a zero before", ds("X-DocuSign-Signature-01", sig), MissingSignature},
 		{"zeroth", ds("X-DocuSign-Signature-0", sig), MissingSignature},
 		{"hex", ds("X-DocuSign-Signature-1", good+"!"), Malformed},
 	})
@@ -826,6 +830,9 @@ func TestPublishedSignaturesOfTokens(t *testing.T) {
 		}
 		i := strings.LastIndex(c.token, ".")
 		sig, _ := jwkBytes(c.token[i+1:])
+		if c.alg == "EdDSA" && !slices.Contains(k.set[0].algs, "Ed25519") {
+			t.Error("Ed25519 is not another name of EdDSA")
+		}
 		if !matchJWT(k, content{head: []byte(c.token[:i])}, [][]byte{sig}) {
 			t.Errorf("%s: does not match", c.alg)
 		}

@@ -702,7 +702,7 @@ var table = []entry{
 		name:       jwtScheme,
 		docs:       "https://www.rfc-editor.org/rfc/rfc8725",
 		checked:    "published vectors",
-		algorithm:  "RS256, RS384, RS512, ES256, ES384, ES512 or EdDSA, as the key says",
+		algorithm:  "RS256, RS384, RS512, ES256, ES384, ES512 or EdDSA (also called Ed25519), as the key says",
 		encoding:   urlBase64,
 		key:        jwksKey,
 		secret:     "JSON web key set of public keys",
