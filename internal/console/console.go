@@ -1,7 +1,8 @@
 // Package console owns what people look at. So far it is one read-only page and
-// its data as JSON, over the same queries as the command line, for `sealpost dev`.
+// its data as JSON, over the same queries as the command line, for `sealpost dev`; and
+// the public keys of endpoints, for everybody.
 //
-// It refuses to change anything, and it has no authentication of its own: it is
+// It refuses to change anything, and the page has no authentication of its own: it is
 // served on loopback only.
 package console
 

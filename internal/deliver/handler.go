@@ -1,6 +1,7 @@
 package deliver
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -21,6 +22,7 @@ func (d *Dispatcher) Routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+tasks.AttemptPath, d.serveAttempt)
 	mux.HandleFunc("POST "+tasks.QueueReadyPath, d.serveQueueReady)
+	mux.HandleFunc("POST "+tasks.ControlPath, d.serveControl)
 	return mux
 }
 
@@ -29,19 +31,28 @@ func (d *Dispatcher) Routes() http.Handler {
 // and 500 when only this task has failed. What the endpoint answered is in
 // Spanner and never in this status.
 func (d *Dispatcher) serveAttempt(w http.ResponseWriter, r *http.Request) {
+	serveTask(d, w, r, webhook.ParseAttemptKey, d.Attempt)
+}
+
+// serveControl answers like serveAttempt.
+func (d *Dispatcher) serveControl(w http.ResponseWriter, r *http.Request) {
+	serveTask(d, w, r, webhook.ParseControl, d.Control)
+}
+
+func serveTask[T any](d *Dispatcher, w http.ResponseWriter, r *http.Request, parse func([]byte) (T, error), run func(context.Context, T) error) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxTaskBytes))
 	if err != nil {
 		w.WriteHeader(http.StatusBadRequest)
 		return
 	}
-	k, err := webhook.ParseAttemptKey(body)
+	task, err := parse(body)
 	if err != nil {
 		// Nothing of ours makes such a task, and running it again cannot mend it.
 		d.o.Log.ErrorContext(r.Context(), "task dropped", slog.String("event", "bad_task"), slog.String("error", err.Error()))
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
-	d.answer(w, r, d.Attempt(r.Context(), k))
+	d.answer(w, r, run(withOrigin(r.Context(), r.Header), task))
 }
 
 func (d *Dispatcher) serveQueueReady(w http.ResponseWriter, r *http.Request) {
@@ -73,5 +84,5 @@ func (d *Dispatcher) answer(w http.ResponseWriter, r *http.Request, err error) {
 
 // outage reports whether every other task would fail as well.
 func outage(err error) bool {
-	return errors.Is(err, errNoEgress) || errors.Is(err, errNoMemory) || store.Transient(err)
+	return errors.Is(err, errNoEgress) || errors.Is(err, errNoMemory) || errors.Is(err, errFull) || errors.Is(err, errBusAway) || store.Transient(err)
 }

@@ -17,6 +17,7 @@ import (
 //	EGRESS_ALLOW_HOSTS     names exempt from the rules for local and Google-hosted names
 //	EGRESS_ALLOW_PREFIXES  networks permitted although they are not public
 //
+// EGRESS_PROXY is [ProxyFromEnv]'s.
 // Every fault is reported, with the name of its variable.
 func PolicyFromEnv(getenv func(string) string) (safedial.Policy, error) {
 	var p safedial.Policy
@@ -47,6 +48,21 @@ func PolicyFromEnv(getenv func(string) string) (safedial.Policy, error) {
 	}
 	if err := p.Validate(); err != nil {
 		return p, fmt.Errorf("egress policy: %w", err)
+	}
+	return p, nil
+}
+
+// ProxyFromEnv is the HTTP proxy that EGRESS_PROXY names, http://HOST:PORT or
+// https://HOST:PORT, with user and password if need be; nil if it is empty. The usual
+// HTTPS_PROXY is not heeded: what goes out to strangers is not what libraries fetch.
+func ProxyFromEnv(getenv func(string) string) (*safedial.Proxy, error) {
+	v := getenv("EGRESS_PROXY")
+	if v == "" {
+		return nil, nil
+	}
+	p, err := safedial.ParseProxy(v)
+	if err != nil {
+		return nil, fmt.Errorf("EGRESS_PROXY: %w", err)
 	}
 	return p, nil
 }

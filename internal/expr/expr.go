@@ -193,7 +193,7 @@ func (p *Program) Text() string { return p.text }
 // result, errors included: absent fields, values of other kinds and too much work
 // ([ErrCost]) do not depend on time or load. Only the end of ctx does.
 func (p *Program) String(ctx context.Context, in Input) (string, error) {
-	v, err := p.eval(ctx, in, String)
+	v, err := p.eval(ctx, Prepare(in), String)
 	if err != nil {
 		return "", err
 	}
@@ -209,6 +209,30 @@ func (p *Program) String(ctx context.Context, in Input) (string, error) {
 
 // Bool evaluates an expression of kind [Bool], as [Program.String] does.
 func (p *Program) Bool(ctx context.Context, in Input) (bool, error) {
+	return p.Choose(ctx, Prepare(in))
+}
+
+// Prepared is an event that many expressions are asked about: its payload is read
+// once. It is not safe for concurrent use.
+type Prepared struct {
+	activation
+	spent uint64
+}
+
+// Prepare makes an event ready for [Program.Choose].
+func Prepare(in Input) *Prepared { return &Prepared{activation: activation{in: &in}} }
+
+// maxSpent is the work that all expressions together may do for one event: as much
+// as this many of the costliest.
+const maxSpent = 20 * maxCost
+
+// Choose is [Program.Bool] of a prepared event. Once the expressions that were asked
+// about it have done more work than any event is worth, all further ones give
+// [ErrCost].
+func (p *Program) Choose(ctx context.Context, in *Prepared) (bool, error) {
+	if in.spent > maxSpent {
+		return false, fmt.Errorf("the event's expressions together %w", ErrCost)
+	}
 	v, err := p.eval(ctx, in, Bool)
 	if err != nil {
 		return false, err
@@ -220,11 +244,16 @@ func (p *Program) Bool(ctx context.Context, in Input) (bool, error) {
 	return bool(b), nil
 }
 
-func (p *Program) eval(ctx context.Context, in Input, kind Kind) (ref.Val, error) {
+func (p *Program) eval(ctx context.Context, in *Prepared, kind Kind) (ref.Val, error) {
 	if p.kind != kind {
 		return nil, fmt.Errorf("expression was compiled for a %s", p.kind)
 	}
-	v, _, err := p.program.ContextEval(ctx, &activation{in: &in})
+	v, details, err := p.program.ContextEval(ctx, &in.activation)
+	if c := details.ActualCost(); c != nil {
+		in.spent += *c
+	} else {
+		in.spent += maxCost
+	}
 	var stopped interpreter.EvalCancelledError
 	switch {
 	case err == nil:

@@ -34,6 +34,6 @@ func ExampleStart() {
 	fmt.Println(slices.Sorted(maps.Keys(cloud.Env())))
 	// Output:
 	// true
-	// 9 queues made: true
+	// 17 queues made: true
 	// [CLOUD_TASKS_EMULATOR_HOST GOOGLE_CLOUD_PROJECT SPANNER_EMULATOR_HOST]
 }

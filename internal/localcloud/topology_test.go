@@ -28,7 +28,7 @@ func ExampleLoadTopology() {
 	fmt.Println(t.ControlQueue(), len(t.PoolQueues()), "pool queues, first", t.PoolQueues()[0])
 	// Output:
 	// [sealpost-inbound-worker] /push/inbound
-	// sealpost-control 8 pool queues, first sealpost-pool-0
+	// sealpost-control 16 pool queues, first sealpost-pool-00
 }
 
 // What the real cloud asks of the topology; each line was learnt the hard way.
@@ -84,9 +84,9 @@ func TestTopologyFaults(t *testing.T) {
 	}
 	queue := func(f func(*Queue)) func() []byte {
 		return edit(func(t *Topology) {
-			q := t.Queues["sealpost-pool-0"]
+			q := t.Queues["sealpost-pool-00"]
 			f(&q)
-			t.Queues["sealpost-pool-0"] = q
+			t.Queues["sealpost-pool-00"] = q
 		})
 	}
 	for _, c := range []struct {
@@ -181,14 +181,14 @@ func TestApplyReconciles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(changes) != 4+4+9 || changes[0] != (Change{"sealpost-events", Created}) {
+	if len(changes) != 4+4+17 || changes[0] != (Change{"sealpost-events", Created}) {
 		t.Errorf("first: %v", changes)
 	}
 	a.apply(t, opts) // nothing
 
 	worker := "projects/" + a.cloud.Project() + "/subscriptions/sealpost-inbound-worker"
 	a.drift(t, worker)
-	a.apply(t, opts, Change{"sealpost-inbound-worker", Updated}, Change{"sealpost-pool-3", Updated})
+	a.apply(t, opts, Change{"sealpost-inbound-worker", Updated}, Change{"sealpost-pool-03", Updated})
 	a.apply(t, opts)
 	got, err := a.pub.SubscriptionAdminClient.GetSubscription(ctx, &pubsubpb.GetSubscriptionRequest{Subscription: worker})
 	if err != nil {
@@ -244,7 +244,7 @@ func (a applied) drift(t *testing.T, name string) {
 	}
 	if _, err := a.tasks.UpdateQueue(t.Context(), &cloudtaskspb.UpdateQueueRequest{
 		Queue: &cloudtaskspb.Queue{
-			Name:        "projects/" + a.cloud.Project() + "/locations/us-central1/queues/sealpost-pool-3",
+			Name:        "projects/" + a.cloud.Project() + "/locations/us-central1/queues/sealpost-pool-03",
 			RateLimits:  &cloudtaskspb.RateLimits{MaxDispatchesPerSecond: 1, MaxConcurrentDispatches: 1},
 			RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: 3},
 		},

@@ -3,6 +3,7 @@ package provider
 import (
 	"bytes"
 	"flag"
+	"io"
 	"os"
 	"strings"
 	"testing"
@@ -10,30 +11,37 @@ import (
 
 var update = flag.Bool("update", false, "write the README's table of schemes")
 
-// The README's table is what the code says.
+// What the README says of the schemes is what the code says.
 func TestTableOfSchemes(t *testing.T) {
-	t.Parallel()
-	const file, begin, end = "../../README.md", "<!-- schemes -->\n", "<!-- /schemes -->"
-	var table bytes.Buffer
-	if err := WriteTable(&table); err != nil {
-		t.Fatal(err)
-	}
-	readme, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, ok := strings.Cut(string(readme), begin)
-	_, after, ok2 := strings.Cut(rest, end)
-	if !ok || !ok2 {
-		t.Fatalf("%s has no place for the table of schemes", file)
-	}
-	want := before + begin + table.String() + end + after
-	if *update {
-		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
+	const file = "../../README.md"
+	for _, block := range []struct {
+		begin, end string
+		write      func(io.Writer) error
+	}{
+		{"<!-- schemes -->\n", "<!-- /schemes -->", WriteTable},
+		{"<!-- sources -->\n```hcl\n", "```\n<!-- /sources -->", WriteTerraform},
+	} {
+		var text bytes.Buffer
+		if err := block.write(&text); err != nil {
 			t.Fatal(err)
 		}
-	} else if want != string(readme) {
-		t.Errorf("%s: the table of schemes is not what the code says; write it with go test ./internal/provider -run TableOfSchemes -update", file)
+		readme, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before, rest, ok := strings.Cut(string(readme), block.begin)
+		_, after, ok2 := strings.Cut(rest, block.end)
+		if !ok || !ok2 {
+			t.Fatalf("%s has no place for %q", file, block.begin)
+		}
+		want := before + block.begin + text.String() + block.end + after
+		if *update {
+			if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		} else if want != string(readme) {
+			t.Errorf("%s: what follows %q is not what the code says; write it with go test ./internal/provider -run TableOfSchemes -update", file, block.begin)
+		}
 	}
 }
 

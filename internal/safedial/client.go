@@ -6,10 +6,12 @@ import (
 	"crypto/x509"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -51,6 +53,10 @@ type ClientOptions struct {
 
 	// RootCAs verify the endpoints' certificates. Nil means the system's.
 	RootCAs *x509.CertPool
+
+	// Proxy is an HTTP proxy that every connection is made through, by CONNECT; see
+	// [ParseProxy]. Nil means none; proxies of the environment are never used.
+	Proxy *Proxy
 }
 
 func orDefault[T comparable](v *T, d T) {
@@ -78,7 +84,11 @@ func (o ClientOptions) withDefaults() ClientOptions {
 type Client struct {
 	guard     *guard
 	transport *http.Transport
+	crowds    *crowds
 }
+
+// keepAlive keeps NAT mappings alive, and finds a dead idle connection within 30 s.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}
 
 // NewClient returns a client. Redirects are returned, not followed; no proxy of
 // the environment is used; no cookies are kept; bodies arrive as sent, without
@@ -86,22 +96,50 @@ type Client struct {
 // it.
 func NewClient(p Policy, o ClientOptions) *Client {
 	o = o.withDefaults()
-	g := &guard{policy: p, opts: o, tls: &tls.Config{
+	g := &guard{policy: p, opts: o, pools: map[*http.Transport]bool{}, tls: &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		RootCAs:    o.RootCAs,
 		NextProtos: []string{"h2", "http/1.1"},
 	}}
-	dialer := &net.Dialer{
-		ControlContext: g.recheck,
-		// Keeps NAT mappings alive, and finds a dead idle connection within 30 s.
-		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3},
-	}
+	dialer := &net.Dialer{ControlContext: g.recheck, KeepAliveConfig: keepAlive}
 	g.dialTCP = func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 		return dialer.DialContext(ctx, "tcp", to.String())
 	}
+	if o.Proxy != nil {
+		g.dialTCP = g.through(o.Proxy)
+	}
+	return g.client(g.tls)
+}
+
+// WithCertificate returns a client that shares c's policy, options and bounds and
+// shows a certificate to servers that ask for one. It has connections of its own: one
+// that was opened under a certificate never carries a request that should not have
+// it. Make one per certificate, and [Client.Discard] it after its last request.
+func (c *Client) WithCertificate(cert tls.Certificate) *Client {
+	cfg := c.guard.tls.Clone()
+	// Not Certificates: with it a certificate that the server's list of authorities
+	// does not hold would silently not be sent.
+	cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &cert, nil }
+	return c.guard.client(cfg)
+}
+
+// Discard closes the idle connections and forgets the client, whose requests under
+// way may end; their connections close after [ClientOptions.IdleTimeout]. Idempotent.
+func (c *Client) Discard() {
+	c.guard.mu.Lock()
+	delete(c.guard.pools, c.transport)
+	c.guard.mu.Unlock()
+	c.transport.CloseIdleConnections()
+}
+
+// client makes a pool of connections under one TLS configuration.
+func (g *guard) client(cfg *tls.Config) *Client {
+	o := g.opts
 	t := &http.Transport{
-		DialContext:            g.dial,
-		DialTLSContext:         g.dialTLS,
+		DialContext: g.dial,
+		DialTLSContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			return g.dialTLS(ctx, cfg, network, address)
+		},
 		Protocols:              new(http.Protocols),
 		HTTP2:                  &http.HTTP2Config{SendPingTimeout: o.PingAfter, PingTimeout: o.PingTimeout, WriteByteTimeout: o.PingAfter + o.PingTimeout},
 		IdleConnTimeout:        o.IdleTimeout,
@@ -114,14 +152,28 @@ func NewClient(p Policy, o ClientOptions) *Client {
 	}
 	t.Protocols.SetHTTP1(true)
 	t.Protocols.SetHTTP2(true)
-	g.closeIdle = t.CloseIdleConnections
-	return &Client{guard: g, transport: t}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.pools[t] = true
+	return &Client{guard: g, transport: t, crowds: newCrowds()}
 }
 
-// CloseIdleConnections closes the connections that serve no request.
-func (c *Client) CloseIdleConnections() { c.transport.CloseIdleConnections() }
+// closeIdle closes the connections of all clients that serve no request.
+func (g *guard) closeIdle() {
+	g.mu.Lock()
+	pools := slices.Collect(maps.Keys(g.pools))
+	g.mu.Unlock()
+	for _, t := range pools {
+		t.CloseIdleConnections()
+	}
+}
 
-// OpenConnections returns how many connections are open or being opened.
+// CloseIdleConnections closes the connections that serve no request, those of
+// clients made by [Client.WithCertificate] included.
+func (c *Client) CloseIdleConnections() { c.guard.closeIdle() }
+
+// OpenConnections returns how many connections are open or being opened, those of
+// clients made by [Client.WithCertificate] included.
 func (c *Client) OpenConnections() int { return int(c.guard.open.Load()) }
 
 // Reached reports whether any connection has succeeded since the client was
@@ -152,17 +204,19 @@ func (c *Client) Do(req *http.Request) (*http.Response, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.guard.opts.Timeout)
 	deadline, _ := ctx.Deadline()
-	ctx = context.WithValue(ctx, exchangeKey{}, exchange{deadline: deadline, trace: trace})
+	ctx = context.WithValue(ctx, exchangeKey{}, exchange{deadline: deadline, trace: trace, crowds: c.crowds})
 	ctx = httptrace.WithClientTrace(ctx, trace.hooks())
 
+	leave := c.crowds.enter(address(out.URL))
 	resp, err := c.transport.RoundTrip(out.WithContext(ctx))
 	if err != nil {
+		leave()
 		failed := failure(ctx, err, out.URL.Host, trace.Snapshot())
 		cancel()
 		return nil, failed
 	}
 	resp.Request = out
-	resp.Body = &body{ReadCloser: resp.Body, ctx: ctx, cancel: cancel, host: out.URL.Host}
+	resp.Body = &body{ReadCloser: resp.Body, ctx: ctx, cancel: cancel, leave: leave, host: out.URL.Host}
 	return resp, nil
 }
 
@@ -197,6 +251,9 @@ func failure(ctx context.Context, err error, host string, s Snapshot) error {
 	if b, ok := errors.AsType[*BlockedError](err); ok {
 		return b
 	}
+	if p, ok := errors.AsType[*ProxyError](err); ok && ctx.Err() == nil {
+		return p
+	}
 	e := &Error{Phase: s.phase(), Host: host, Sent: s.Connected && s.WroteRequest, err: err}
 	at, dialing := errors.AsType[*phaseError](err)
 	switch {
@@ -212,6 +269,9 @@ func failure(ctx context.Context, err error, host string, s Snapshot) error {
 		e.Kind = at.kind
 	case !s.Connected:
 		e.Kind = KindOther
+	case isAlert(err):
+		// In TLS 1.3 a server judges our certificate after the handshake is over for us.
+		e.Kind, e.Phase, e.Sent = KindTLS, PhaseTLS, false
 	case !s.GotFirstByte || isReset(err):
 		e.Kind = KindReset
 	default:
@@ -233,6 +293,7 @@ type body struct {
 	io.ReadCloser
 	ctx    context.Context
 	cancel context.CancelFunc
+	leave  func() // may be called again
 	host   string
 }
 
@@ -243,6 +304,7 @@ func (b *body) Read(p []byte) (int, error) {
 	}
 	expired := b.ctx.Err()
 	b.cancel()
+	b.leave()
 	if err == io.EOF {
 		return n, io.EOF
 	}
@@ -259,6 +321,7 @@ func (b *body) Read(p []byte) (int, error) {
 func (b *body) Close() error {
 	err := b.ReadCloser.Close()
 	b.cancel()
+	b.leave()
 	return err
 }
 

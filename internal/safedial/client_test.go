@@ -130,6 +130,9 @@ func post(ctx context.Context, c *Client, rawURL, body string) (status int, answ
 	return resp.StatusCode, string(excerpt), err
 }
 
+// netbox-community/netbox#22761, MrZoller/vantage-point#49, formancehq/ledger#1990: a
+// destination that was allowed sent the caller on, to an internal address or to a login
+// page that answered 200.
 func TestRedirectsAreNeverFollowed(t *testing.T) {
 	t.Parallel()
 	target, hits := serve(t, false, func(http.ResponseWriter, *http.Request) {})
@@ -168,6 +171,8 @@ func TestRedirectsAreNeverFollowed(t *testing.T) {
 	}
 }
 
+// MakazhanAlpamys/Soup#604, silverbucket/webfinger.js#160, documenso/documenso#2901:
+// other spellings of private addresses pass a check of the text and are then resolved.
 // The URL is stored past the save-time check; still nothing may be sent.
 func TestForcedSendOpensNoConnection(t *testing.T) {
 	t.Parallel()
@@ -238,7 +243,9 @@ func TestDialerChecksByItself(t *testing.T) {
 		"127.1:443", "0x7f000001:443", "127.0.0.1:443", "[::1]:443", "[::ffff:127.0.0.1]:443", "[fe80::1%eth0]:443",
 		"good.example:443", "localhost:443", "metadata.google.internal:80", "x.run.app:443", "good.example:0", "good.example:65536", "good.example", "bücher.example:443", "[::1", ":443",
 	} {
-		for name, dial := range map[string]func(context.Context, string, string) (net.Conn, error){"tcp": c.guard.dial, "tls": c.guard.dialTLS} {
+		for name, dial := range map[string]func(context.Context, string, string) (net.Conn, error){"tcp": c.guard.dial, "tls": func(ctx context.Context, network, address string) (net.Conn, error) {
+			return c.guard.dialTLS(ctx, c.guard.tls, network, address)
+		}} {
 			if _, err := dial(t.Context(), "tcp", address); Classify(err) != KindBlocked {
 				t.Errorf("%s %s: %v", name, address, err)
 			}
@@ -257,6 +264,7 @@ func TestSocketIsCheckedAgain(t *testing.T) {
 	}
 }
 
+// dergigi/ants#182, oblien/openship#209: resolved once for the check and again to connect.
 // DNS that answers first with a public, then with a private address; or with
 // both at once. 203.0.113.0/24 stands for public addresses here.
 func TestRebinding(t *testing.T) {
@@ -355,6 +363,8 @@ func TestOldTLSIsRefused(t *testing.T) {
 	}
 }
 
+// hookdeck/outpost#1021: two idle connections per host meant nearly one new connection
+// per delivery.
 func TestFewConnectionsUnderLoad(t *testing.T) {
 	t.Parallel()
 	for _, secure := range []bool{false, true} {
@@ -518,6 +528,7 @@ func (b *blackhole) drop() {
 	}
 }
 
+// golang/go#30702: a NAT forgot the connection, and requests were written to it for long.
 // A dead HTTP/2 connection is found by ping, long before the deadline of the
 // requests on it, and the next request uses a new one.
 func TestDeadHTTP2ConnectionIsReplaced(t *testing.T) {

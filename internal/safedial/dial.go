@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
+	"net/http"
 	"net/netip"
 	"strconv"
 	"sync"
@@ -21,9 +22,11 @@ type guard struct {
 	tls     *tls.Config
 	dialTCP func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
 
-	open      atomic.Int64 // connections now open
-	reached   atomic.Bool  // a connection succeeded once
-	closeIdle func()
+	open    atomic.Int64 // connections now open
+	reached atomic.Bool  // a connection succeeded once
+
+	mu    sync.Mutex
+	pools map[*http.Transport]bool
 }
 
 // phaseError marks where a dial failed, so that nobody needs to read its text.
@@ -42,6 +45,7 @@ var errTooManyConns = errors.New("too many open connections")
 type exchange struct {
 	deadline time.Time
 	trace    *Trace
+	crowds   *crowds // nil where a test dials by itself
 }
 
 type exchangeKey struct{}
@@ -65,6 +69,21 @@ func (x exchange) within(ctx context.Context, d time.Duration) (context.Context,
 // dial opens a TCP connection for a transport. address is host:port.
 func (g *guard) dial(ctx context.Context, _, address string) (net.Conn, error) {
 	x := exchangeOf(ctx)
+	leave, err := x.crowds.await(ctx, address, x.trace)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := g.connect(ctx, x, address)
+	if err != nil {
+		leave()
+		return nil, err
+	}
+	conn.leave = leave
+	return conn, nil
+}
+
+// connect opens a connection without regard to how many there are to the address.
+func (g *guard) connect(ctx context.Context, x exchange, address string) (*trackedConn, error) {
 	x.trace.set(func(s *Snapshot) { s.Dialed = true })
 	ctx, cancel := x.within(ctx, g.opts.DialTimeout)
 	defer cancel()
@@ -80,7 +99,7 @@ func (g *guard) dial(ctx context.Context, _, address string) (net.Conn, error) {
 		}
 		return nil, &phaseError{KindDNS, err}
 	}
-	x.trace.set(func(s *Snapshot) { s.DNSDone, s.Addrs = true, addrs })
+	x.trace.set(func(s *Snapshot) { s.DNSDone, s.Addrs = true, addrs; s.At.DNS = x.trace.since() })
 
 	release, err := g.acquire()
 	if err != nil {
@@ -92,7 +111,7 @@ func (g *guard) dial(ctx context.Context, _, address string) (net.Conn, error) {
 		return nil, err
 	}
 	g.reached.Store(true)
-	x.trace.set(func(s *Snapshot) { s.TCPDone = true })
+	x.trace.set(func(s *Snapshot) { s.TCPDone = true; s.At.TCP = x.trace.since() })
 	return &trackedConn{Conn: conn, release: release}, nil
 }
 
@@ -149,6 +168,9 @@ func (g *guard) dialAny(ctx context.Context, x exchange, addrs []netip.Addr, por
 		if b, ok := errors.AsType[*BlockedError](err); ok {
 			return nil, b
 		}
+		if p, ok := errors.AsType[*ProxyError](err); ok && ctx.Err() == nil {
+			return nil, p
+		}
 		if first == nil {
 			first = &phaseError{KindConnect, err}
 		}
@@ -190,7 +212,7 @@ func (g *guard) recheck(_ context.Context, _, address string, _ syscall.RawConn)
 
 // dialTLS opens a TLS session whose certificate must be valid for the host of
 // the URL, whichever of its addresses was dialled.
-func (g *guard) dialTLS(ctx context.Context, network, address string) (net.Conn, error) {
+func (g *guard) dialTLS(ctx context.Context, cfg *tls.Config, network, address string) (net.Conn, error) {
 	raw, err := g.dial(ctx, network, address)
 	if err != nil {
 		return nil, err
@@ -198,14 +220,14 @@ func (g *guard) dialTLS(ctx context.Context, network, address string) (net.Conn,
 	x := exchangeOf(ctx)
 	ctx, cancel := x.within(ctx, g.opts.TLSTimeout)
 	defer cancel()
-	cfg := g.tls.Clone()
+	cfg = cfg.Clone()
 	cfg.ServerName, _, _ = net.SplitHostPort(address)
 	conn := tls.Client(raw, cfg)
 	if err := conn.HandshakeContext(ctx); err != nil {
 		_ = raw.Close()
 		return nil, &phaseError{KindTLS, err}
 	}
-	x.trace.set(func(s *Snapshot) { s.TLSDone = true })
+	x.trace.set(func(s *Snapshot) { s.TLSDone = true; s.At.TLS = x.trace.since() })
 	return conn, nil
 }
 
@@ -213,11 +235,12 @@ func (g *guard) dialTLS(ctx context.Context, network, address string) (net.Conn,
 type trackedConn struct {
 	net.Conn
 	release func()
+	leave   func()
 	once    sync.Once
 }
 
 func (c *trackedConn) Close() error {
 	err := c.Conn.Close()
-	c.once.Do(c.release)
+	c.once.Do(func() { c.release(); c.leave() })
 	return err
 }

@@ -38,6 +38,7 @@ const (
 	Multicast   Reason = "multicast"        // many machines
 	Unspecified Reason = "unspecified"      // 0.0.0.0/8 and ::, which Linux takes for this machine
 	Special     Reason = "special"          // any other row of the special-purpose registries
+	ByProxy     Reason = "proxy"            // the operator's proxy refuses it
 )
 
 // BlockedError says that the policy refuses a URL or an address. Nothing was
@@ -63,6 +64,7 @@ var sentences = map[Reason]string{
 	Port:        "the port is not permitted",
 	Unqualified: "the host has no domain; write the full name",
 	LocalName:   "the name is reserved for local use",
+	ByProxy:     "the proxy that stands on the way out refuses the address",
 	GoogleHost:  "the host is served by Google, where the fixed sender addresses do not apply; the operator can list it",
 }
 
@@ -90,7 +92,7 @@ func (e *BlockedError) Error() string {
 // Kind is what went wrong with a request, as one word.
 type Kind string
 
-// The kinds. Blocked, Busy, Canceled and Other are never the endpoint's doing.
+// The kinds. Blocked, Busy, Canceled, Proxy and Other are never the endpoint's doing.
 const (
 	KindNone     Kind = ""         // no error
 	KindBlocked  Kind = "blocked"  // refused by the policy; nothing was sent
@@ -103,6 +105,7 @@ const (
 	KindBody     Kind = "body"     // the connection ended within the response body
 	KindCanceled Kind = "canceled" // the caller gave up
 	KindBusy     Kind = "busy"     // no connection was free: this process's own limits
+	KindProxy    Kind = "proxy"    // the operator's proxy cannot be reached, or refuses us
 	KindOther    Kind = "other"    // anything else, such as a request header that cannot be sent
 )
 
@@ -225,6 +228,9 @@ func Classify(err error) Kind {
 	if _, ok := errors.AsType[*BlockedError](err); ok {
 		return KindBlocked
 	}
+	if _, ok := errors.AsType[*ProxyError](err); ok {
+		return KindProxy
+	}
 	if errors.Is(err, context.Canceled) {
 		return KindCanceled
 	}
@@ -263,6 +269,12 @@ func isTLS(err error) bool {
 	}
 	_, ok := errors.AsType[tls.AlertError](err)
 	return ok
+}
+
+// isAlert reports whether the peer ended the connection with a TLS alert.
+func isAlert(err error) bool {
+	op, ok := errors.AsType[*net.OpError](err)
+	return ok && op.Op == "remote error"
 }
 
 func isReset(err error) bool {

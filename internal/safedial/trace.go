@@ -7,13 +7,31 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 )
 
 // Trace records what happened to one request. Make one with [WithTrace] for
 // each request; read it with [Trace.Snapshot] at any time, from any goroutine.
 type Trace struct {
-	mu sync.Mutex
-	s  Snapshot
+	start time.Time
+	mu    sync.Mutex
+	s     Snapshot
+	conns int // how many the request has had
+}
+
+// had is how many connections the request has had so far.
+func (t *Trace) had() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.conns
+}
+
+// since is how long ago the trace was made.
+func (t *Trace) since() time.Duration {
+	if t.start.IsZero() {
+		return 0
+	}
+	return time.Since(t.start)
 }
 
 // Snapshot is the state of a request at one moment.
@@ -29,14 +47,21 @@ type Snapshot struct {
 	RemoteAddr   netip.AddrPort // the address connected to; before that, the one last tried
 	WroteRequest bool           // headers and body were handed to the kernel in full
 	GotFirstByte bool           // the response has begun
+
+	TLSVersion uint16 // such as tls.VersionTLS13; 0 without TLS
+	At         Times
 }
+
+// Times are when the steps were done, since [WithTrace]; 0 for those that were not
+// needed or not reached.
+type Times struct{ DNS, TCP, TLS, Wrote, FirstByte time.Duration }
 
 type traceKey struct{}
 
 // WithTrace returns a context whose next request through a [Client] is
 // recorded in the returned Trace.
 func WithTrace(ctx context.Context) (context.Context, *Trace) {
-	t := new(Trace)
+	t := &Trace{start: time.Now()}
 	return context.WithValue(ctx, traceKey{}, t), t
 }
 
@@ -80,19 +105,23 @@ func (t *Trace) hooks() *httptrace.ClientTrace {
 			remote, _ := netip.ParseAddrPort(info.Conn.RemoteAddr().String())
 			conn, isTLS := info.Conn.(*tls.Conn)
 			t.set(func(s *Snapshot) {
+				t.conns++
 				// The transport may move a request that it could not write to
 				// another connection.
 				s.WroteRequest, s.GotFirstByte = false, false
 				s.Connected, s.Reused = true, info.Reused
-				s.HTTP2 = isTLS && conn.ConnectionState().NegotiatedProtocol == "h2"
+				if isTLS {
+					state := conn.ConnectionState()
+					s.HTTP2, s.TLSVersion = state.NegotiatedProtocol == "h2", state.Version
+				}
 				s.RemoteAddr = netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port())
 			})
 		},
 		WroteRequest: func(info httptrace.WroteRequestInfo) {
-			t.set(func(s *Snapshot) { s.WroteRequest = info.Err == nil })
+			t.set(func(s *Snapshot) { s.WroteRequest = info.Err == nil; s.At.Wrote = t.since() })
 		},
 		GotFirstResponseByte: func() {
-			t.set(func(s *Snapshot) { s.GotFirstByte = true })
+			t.set(func(s *Snapshot) { s.GotFirstByte = true; s.At.FirstByte = t.since() })
 		},
 	}
 }

@@ -13,6 +13,10 @@ import (
 	"testing"
 )
 
+// stripe/smokescreen#158 and #151, hookdeck/outpost#739: check and dial disagreed on the
+// host for [name], trailing dots and upper case, and userinfo and any port were let
+// through. documenso/documenso#2901, OneUptime/oneuptime#2578: IPv4-mapped addresses in
+// forms that a filter did not know. p2pool-starter-stack/pithead#1321: numeric hosts.
 func TestCheckURL(t *testing.T) {
 	t.Parallel()
 	listed := Policy{AllowHosts: []string{"hook-x.a.run.app", "*.corp.internal", "intranet"}}

@@ -1,5 +1,6 @@
 // Package signing owns outgoing signatures after Standard Webhooks 1.0.0: the
-// secrets, the keys and the three headers. It signs the exact bytes of the body
+// secrets, the keys and the three headers; and, for receivers that verify another
+// scheme still, signature headers by [Template]. It signs the exact bytes of the body
 // and nothing else.
 //
 // It refuses secrets outside the specification's 24 to 64 bytes and message ids

@@ -29,6 +29,7 @@ type card struct {
 	id       endpointID
 	exists   bool
 	endpoint webhook.Endpoint
+	health   webhook.Health
 	keys     []SealedKey // all, newest first
 	readAt   time.Time   // before the read
 }
@@ -45,11 +46,6 @@ func (c *card) queue() webhook.QueueRef {
 	return c.endpoint.QueueRef()
 }
 
-// waiting reports whether the endpoint's own queue does not serve yet.
-func (c *card) waiting() bool {
-	return c.exists && c.endpoint.Queue != "" && c.endpoint.QueueReadyAt.IsZero()
-}
-
 type cardCache struct {
 	mu     sync.Mutex
 	cards  map[endpointID]*card
@@ -59,13 +55,10 @@ type cardCache struct {
 
 func newCardCache() *cardCache { return &cardCache{cards: map[endpointID]*card{}} }
 
-// get leaves out endpoints whose own queue does not serve yet. That it serves from
-// some moment on must be known to everybody who plans an attempt after it, or two
-// would put the same attempt into two queues.
 func (c *cardCache) get(id endpointID, now time.Time) *card {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if k := c.cards[id]; k != nil && !k.waiting() && now.Sub(k.readAt) < cardAge && !now.Before(k.readAt) {
+	if k := c.cards[id]; k != nil && now.Sub(k.readAt) < cardAge && !now.Before(k.readAt) {
 		return k
 	}
 	return nil
@@ -144,6 +137,7 @@ func (s *Store) cardsOf(ctx context.Context, ids map[endpointID]bool) (map[endpo
 	}
 	var eps []endpointRow
 	var sealed []keyRow
+	var healths map[endpointID]webhook.Health
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
 		eps, err = collect[endpointRow](s.client.Single().ReadWithOptions(gctx, "Endpoints", spanner.KeySetFromKeys(keys...), endpointColumns, tag("endpoint-card")))
@@ -151,6 +145,10 @@ func (s *Store) cardsOf(ctx context.Context, ids map[endpointID]bool) (map[endpo
 	})
 	g.Go(func() (err error) {
 		sealed, err = collect[keyRow](s.client.Single().ReadWithOptions(gctx, "EndpointKeys", spanner.KeySets(prefixes...), keyColumns, tag("endpoint-card-keys")))
+		return err
+	})
+	g.Go(func() (err error) {
+		healths, err = readHealth(gctx, s.client.Single(), keys)
 		return err
 	})
 	if err := g.Wait(); err != nil {
@@ -162,7 +160,7 @@ func (s *Store) cardsOf(ctx context.Context, ids map[endpointID]bool) (map[endpo
 			return nil, err
 		}
 		k := missing[endpointID{e.Tenant, e.ID}]
-		k.exists, k.endpoint = true, e
+		k.exists, k.endpoint, k.health = true, e, healths[k.id]
 	}
 	for i := range sealed {
 		k := missing[endpointID{sealed[i].Tenant, sealed[i].EndpointID}]
@@ -179,7 +177,7 @@ func (s *Store) cardsOf(ctx context.Context, ids map[endpointID]bool) (map[endpo
 type SealedKey struct {
 	Tenant, Endpoint string
 	ID               string // see webhook.KeyID
-	Kind             string // "v1" (symmetric) or "v1a" (ed25519)
+	Kind             string // "v1" (symmetric), "v1a" (ed25519) or "legacy" (a text, for templates)
 	Sealed           []byte
 	SealedBy         string // the version of the keyset that sealed it
 	NotBefore        time.Time

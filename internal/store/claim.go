@@ -18,9 +18,12 @@ type Verdict string
 const (
 	VerdictRun       Verdict = "run"       // make the attempt
 	VerdictStale     Verdict = "stale"     // the delivery has moved on: do nothing but see to Claim.Current
-	VerdictHeld      Verdict = "held"      // the endpoint is disabled: settle as held
+	VerdictProbe     Verdict = "probe"     // the breaker's cool-down is over: begin a probe with it
+	VerdictHeld      Verdict = "held"      // the endpoint is paused, disabled or its breaker open: settle as held
+	VerdictLater     Verdict = "later"     // the endpoint asked for fewer requests: postpone to Claim.At
 	VerdictCancelled Verdict = "cancelled" // the endpoint or the payload is gone: settle as cancelled
 	VerdictGone      Verdict = "gone"      // there is no such delivery
+	VerdictLeased    Verdict = "leased"    // another run is at it: run the task again later
 )
 
 // Claim is what the dispatcher needs to know for one attempt.
@@ -33,9 +36,15 @@ type Claim struct {
 	Event    webhook.Event
 	Endpoint webhook.Endpoint
 	Keys     []SealedKey // valid now, newest first
-	// Current is set for stale: the task that ought to exist instead, if the
-	// delivery is still scheduled.
+	// Current is set for stale: the task that ought to exist instead, if the delivery
+	// is still scheduled, or if it was the head of an ordering key whose next one is.
 	Current *webhook.Task
+	// At is when a throttle lets the attempt be made, for later.
+	At time.Time
+	// Controls are those that the endpoint's state calls for. They exist, unless
+	// whoever made the change stopped before it made them; making one again is
+	// harmless.
+	Controls []webhook.Control
 
 	// Size is the body's, in bytes.
 	Size int64
@@ -67,17 +76,20 @@ func (c *Claim) Unpack() error {
 var recent = spanner.MaxStaleness(2 * time.Second)
 
 // Claim says whether the attempt k is to be made now. It writes nothing: two
-// claims of one attempt may both say run, and [Store.Record] keeps one. The
-// delivery is read strongly; endpoint and keys are at most two seconds old.
+// claims of one attempt may both say run, and [Store.Record] keeps one; only
+// deliveries in an order are leased to one run at a time. The delivery is read
+// strongly; endpoint, health and keys are at most two seconds old, for every kind of
+// queue: that a queue is paused only saves work.
 //
 // An attempt runs if its delivery is scheduled at this generation and attempt,
-// and the task is not older than the row's.
+// the task is not older than the row's, and [webhook.Admit] lets it.
 func (s *Store) Claim(ctx context.Context, k webhook.AttemptKey) (*Claim, error) {
 	var (
 		row  *deliveryRow
 		ev   *storedEvent
 		card *card
 	)
+	var err error
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
 		row, err = s.delivery(gctx, k.Tenant, k.Event, k.Endpoint, "claim")
@@ -91,7 +103,7 @@ func (s *Store) Claim(ctx context.Context, k webhook.AttemptKey) (*Claim, error)
 		card, err = s.card(gctx, k.Tenant, k.Endpoint)
 		return err
 	})
-	if err := g.Wait(); err != nil {
+	if err = g.Wait(); err != nil {
 		return nil, wrap(err, "claim %s", k)
 	}
 	if row == nil || ev == nil {
@@ -102,22 +114,28 @@ func (s *Store) Claim(ctx context.Context, k webhook.AttemptKey) (*Claim, error)
 	if d.State != webhook.DeliveryScheduled || d.Generation != k.Generation || d.Attempt != k.Attempt || k.Task < d.Task {
 		c.Verdict = VerdictStale
 		if d.State == webhook.DeliveryScheduled {
-			c.Current = &webhook.Task{Key: d.Key(), At: d.NextAttemptAt, Planned: d.UpdatedAt, Queue: card.queue()}
+			c.Current = taskOf(d, card.queue())
+		}
+		if d.Ordered() && !d.State.Open() {
+			if c.Current, err = s.headTask(ctx, d); err != nil {
+				return nil, wrap(err, "claim %s", k)
+			}
 		}
 		return c, nil
 	}
-	switch {
-	case !card.exists || card.endpoint.State == webhook.EndpointDeleted:
-		c.Verdict, c.Reason = VerdictCancelled, webhook.ReasonEndpointDeleted
-		return c, nil
-	case ev.body == nil:
-		c.Verdict, c.Reason = VerdictCancelled, webhook.ReasonPayloadGone
-		return c, nil
-	case card.endpoint.State != webhook.EndpointActive:
-		c.Verdict, c.Reason = VerdictHeld, webhook.ReasonEndpointDisabled
+	if !s.admit(c, card, ev.body != nil) {
 		return c, nil
 	}
+	if d.Ordered() {
+		if ok, err := s.lease(ctx, k, card.endpoint.Timeout); err != nil || !ok {
+			c.Verdict = VerdictLeased
+			return c, wrap(err, "claim %s", k)
+		}
+	}
 	c.Verdict, c.Event, c.Endpoint, c.packed, c.Size = VerdictRun, ev.event, card.endpoint, ev.body, ev.size
+	if d.Ordered() {
+		c.Event.Sequence = d.OrderSeq
+	}
 	// Whoever made the endpoint's first key may have a clock that is ahead.
 	for _, at := range []time.Time{s.clock(), s.clock().Add(clockSkew)} {
 		for i := range card.keys {
@@ -130,6 +148,34 @@ func (s *Store) Claim(ctx context.Context, k webhook.AttemptKey) (*Claim, error)
 		}
 	}
 	return c, nil
+}
+
+// admit sets the verdict on an attempt that is not to be made, or reports that it
+// may be.
+func (s *Store) admit(c *Claim, card *card, stored bool) bool {
+	if !card.exists {
+		c.Verdict, c.Reason = VerdictCancelled, webhook.ReasonEndpointDeleted
+		return false
+	}
+	now := s.clock()
+	c.Controls = webhook.Outstanding(&card.endpoint, &card.health)
+	a, reason := webhook.Admit(&card.endpoint, &card.health, c.Delivery.Trigger, now)
+	c.Reason = reason
+	switch {
+	case a == webhook.AdmitCancel:
+		c.Verdict = VerdictCancelled
+	case !stored:
+		c.Verdict, c.Reason = VerdictCancelled, webhook.ReasonPayloadGone
+	case a == webhook.AdmitHeld:
+		c.Verdict = VerdictHeld
+	case a == webhook.AdmitProbe:
+		c.Verdict = VerdictProbe
+	case a == webhook.AdmitLater:
+		c.Verdict, c.At = VerdictLater, card.health.AfterThrottle(c.Delivery.Key(), now)
+	default:
+		return true
+	}
+	return false
 }
 
 // delivery reads one row strongly; nil if the tenant has none.
@@ -182,6 +228,9 @@ func (s *Store) storedEvent(ctx context.Context, tenant string, k webhook.EventK
 	e, err := row.event()
 	if err != nil {
 		return nil, err
+	}
+	if e.OrderingKey != "" {
+		e.Sequence = row.CommittedAt.UnixMicro()
 	}
 	out := &storedEvent{event: e, size: row.BodySize}
 	if body != nil && !s.expired(body.ExpireAt) {

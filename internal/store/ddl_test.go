@@ -58,7 +58,7 @@ func TestStatementsSplitTheSameEverywhere(t *testing.T) {
 func TestCostsFollowTheSchema(t *testing.T) {
 	t.Parallel()
 	columns, index := map[string]int{}, map[string]int{}
-	primary := map[string]int{"Events": 1, "Payloads": 1, "Deliveries": 2, "Attempts": 4}
+	primary := map[string]int{"Events": 1, "Payloads": 1, "Deliveries": 2, "Attempts": 4, "EndpointHealth": 2, "Notices": 1, "OrderedKeys": 3}
 	for _, s := range Statements() {
 		sql := s.SQL
 		if m := regexp.MustCompile(`CREATE TABLE (\w+) \(`).FindStringSubmatch(sql); m != nil {
@@ -87,14 +87,20 @@ func TestCostsFollowTheSchema(t *testing.T) {
 		{"costPayload", costPayload, columns["Payloads"]},
 		{"costDelivery", costDelivery, columns["Deliveries"] + index["Deliveries"]},
 		{"costReopen", costReopen, columns["Deliveries"] + 2*index["Deliveries"]},
-		{"costRecord", costRecord, columns["Attempts"] + columns["Deliveries"] + 2*index["Deliveries"]},
+		{"costOrdered", costOrdered, columns["OrderedKeys"] + index["OrderedKeys"]},
+		{"costCancel", costCancel, columns["Deliveries"] + 2*index["Deliveries"] + 8},
+		{"costHealth", costHealth, columns["EndpointHealth"] + 2*index["EndpointHealth"]},
+		{"costNotice", costNotice, columns["Notices"] + index["Notices"]},
+		// The delivery's follower in an order is updated like it, and their key's row.
+		{"costRecord", costRecord, columns["Attempts"] + 2*(columns["Deliveries"]+2*index["Deliveries"]) + columns["OrderedKeys"] + 2*index["OrderedKeys"] +
+			8 + columns["Endpoints"] + columns["AuditLog"] + columns["EndpointSets"] + costHealth + 2*costNotice},
 	} {
 		if c.have < c.want {
 			t.Errorf("%s is %d, the schema needs %d", c.what, c.have, c.want)
 		}
 	}
-	if maxGroup*costRecord > maxMutations || maxGroup*(costEvent+costPayload+costReplay) > maxMutations || cancelChunk*costRecord > maxMutations ||
-		reopenChunk*costReopen+8 > maxMutations {
+	if maxGroup*costRecord+parkChunk*costReopen > maxMutations || maxGroup*(costEvent+costPayload+costReplay) > maxMutations || cancelChunk*costCancel > maxMutations ||
+		reopenChunk*costReopen+8 > maxMutations || releaseChunk*costReopen > maxMutations {
 		t.Error("a full group is beyond the limit")
 	}
 	if chunk := costEvent + costPayload + costReplay + maxChunk*costDelivery; chunk > maxMutations {

@@ -107,7 +107,7 @@ func checkEndpoint(ep *webhook.Endpoint) error {
 	for _, f := range []struct {
 		name, value string
 		limit       int
-	}{{"URL", ep.URL, 2048}, {"description", ep.Description, 1024}, {"queue", ep.Queue, 512}} {
+	}{{"url", ep.URL, 2048}, {"description", ep.Description, 1024}, {"queue", ep.Queue, 512}} {
 		if len(f.value) > f.limit {
 			return tooLarge("%s has %d bytes, at most %d are allowed", f.name, len(f.value), f.limit)
 		}
@@ -115,13 +115,17 @@ func checkEndpoint(ep *webhook.Endpoint) error {
 			return invalid("%s is not valid UTF-8", f.name)
 		}
 	}
+	if err := webhook.ValidURL(ep.URL); err != nil {
+		return invalid("%v", err)
+	}
+	if err := ep.EndpointSettings.Validate(); err != nil {
+		return invalid("%v", err)
+	}
 	switch {
-	case ep.URL == "":
-		return invalid("URL is empty")
 	case len(ep.EventTypes) > maxEventTypes:
 		return tooLarge("%d event type patterns, at most %d are allowed", len(ep.EventTypes), maxEventTypes)
-	case ep.State != webhook.EndpointActive && ep.State != webhook.EndpointDisabled:
-		return invalid("state %q of a new endpoint", ep.State)
+	case ep.State != webhook.EndpointActive && ep.State != webhook.EndpointPaused && ep.State != webhook.EndpointDisabled:
+		return invalid("state: %q is not active, paused or disabled", ep.State)
 	case !(ep.RatePerSecond >= 0 && ep.RatePerSecond < math.MaxInt32) || ep.MaxConcurrency < 0 || ep.Timeout < 0:
 		return invalid("a limit is negative or no number")
 	}
@@ -137,8 +141,8 @@ func adopt(k *SealedKey, tenant, endpoint string, now time.Time) error {
 	switch {
 	case k.ID == "" || len(k.ID) > 128 || !utf8.ValidString(k.ID):
 		return invalid("key id %q", k.ID)
-	case k.Kind != "v1" && k.Kind != "v1a":
-		return invalid("key %s: kind %q is neither v1 nor v1a", k.ID, k.Kind)
+	case k.Kind != "v1" && k.Kind != "v1a" && k.Kind != "legacy":
+		return invalid("key %s: kind %q is none of v1, v1a and legacy", k.ID, k.Kind)
 	case len(k.Sealed) == 0 || len(k.Sealed) > maxSealed:
 		return invalid("key %s: %d sealed bytes, want 1 to %d", k.ID, len(k.Sealed), maxSealed)
 	case len(k.SealedBy) > 256:
@@ -171,157 +175,6 @@ func readEndpoint(ctx context.Context, r rowReader, tenant, id string) (webhook.
 		return webhook.Endpoint{}, err
 	}
 	return e.endpoint()
-}
-
-// changeEndpoint runs one transaction that changes an endpoint: change edits it
-// and says what to write down about that, nil meaning that nothing is to change.
-func (s *Store) changeEndpoint(ctx context.Context, verb, tenant, id string, delta int64, change func(ep *webhook.Endpoint, now time.Time) (audit *spanner.Mutation, ok bool)) error {
-	_, err := s.write(ctx, verb, func(ctx context.Context, txn *spanner.ReadWriteTransaction) error {
-		ep, err := readEndpoint(ctx, txn, tenant, id)
-		if err != nil {
-			return err
-		}
-		now := s.clock()
-		audit, ok := change(&ep, now)
-		if !ok {
-			return nil
-		}
-		ms, err := s.endpointChange(ctx, txn, &ep, delta, now)
-		if err != nil {
-			return err
-		}
-		if audit != nil {
-			ms = append(ms, audit)
-		}
-		return txn.BufferWrite(ms)
-	})
-	s.cards.forget(tenant, id)
-	return err
-}
-
-func (s *Store) endpointChange(ctx context.Context, txn *spanner.ReadWriteTransaction, ep *webhook.Endpoint, delta int64, now time.Time) ([]*spanner.Mutation, error) {
-	ep.UpdatedAt = now
-	row, err := newEndpointRow(ep)
-	if err != nil {
-		return nil, err
-	}
-	bump, err := bumpSet(ctx, txn, ep.Tenant, delta, s.maxEps, now)
-	return []*spanner.Mutation{bump, upsert("Endpoints", row)}, err
-}
-
-// queueSettle is longer than the commit that says so takes and clocks differ.
-const queueSettle = 500 * time.Millisecond
-
-// MarkQueueReady notes that the endpoint's own queue dispatches: what is planned
-// from half a second later on goes there. A second call changes nothing. [ErrNotFound] if there is no such
-// endpoint; a deleted one is left alone.
-func (s *Store) MarkQueueReady(ctx context.Context, tenant, endpoint string) error {
-	err := s.changeEndpoint(ctx, "queue-ready", tenant, endpoint, 0, func(ep *webhook.Endpoint, now time.Time) (*spanner.Mutation, bool) {
-		if ep.State == webhook.EndpointDeleted || !ep.QueueReadyAt.IsZero() {
-			return nil, false
-		}
-		ep.QueueReadyAt = now.Add(queueSettle)
-		return nil, true
-	})
-	return wrap(err, "mark queue of %s/%s ready", tenant, endpoint)
-}
-
-// disable switches endpoints off that asked for it, inside a transaction of
-// [Store.Record]. Those already off or deleted stay as they are.
-func (s *Store) disable(ctx context.Context, txn *spanner.ReadWriteTransaction, why map[endpointID]string, now time.Time) ([]*spanner.Mutation, error) {
-	var ms []*spanner.Mutation
-	bumped := map[string]bool{}
-	for id, reason := range why {
-		ep, err := readEndpoint(ctx, txn, id.tenant, id.id)
-		if errors.Is(err, spanner.ErrRowNotFound) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		if ep.State != webhook.EndpointActive {
-			continue
-		}
-		ep.State, ep.StateReason, ep.StateSince, ep.UpdatedAt = webhook.EndpointDisabled, reason, now, now
-		row, err := newEndpointRow(&ep)
-		if err != nil {
-			return nil, err
-		}
-		if !bumped[id.tenant] { // once per commit is enough, and all that one read allows
-			bumped[id.tenant] = true
-			bump, err := bumpSet(ctx, txn, id.tenant, 0, s.maxEps, now)
-			if err != nil {
-				return nil, err
-			}
-			ms = append(ms, bump)
-		}
-		ms = append(ms, upsert("Endpoints", row),
-			auditRow(s.newID(), id.tenant, systemActor, "endpoint.disable", id.id, map[string]any{"reason": reason}, now))
-	}
-	return ms, nil
-}
-
-// DeleteEndpoint marks the endpoint deleted, then cancels its open deliveries in
-// chunks, and says how many this call cancelled. The row stays as a tombstone, so
-// that deliveries can be read and the id is not used again. It is idempotent, and
-// goes on where an interrupted call stopped.
-func (s *Store) DeleteEndpoint(ctx context.Context, tenant, id, actor string) (cancelled int, err error) {
-	auditID := s.newID()
-	err = s.changeEndpoint(ctx, "delete-endpoint", tenant, id, -1, func(ep *webhook.Endpoint, now time.Time) (*spanner.Mutation, bool) {
-		if ep.State == webhook.EndpointDeleted {
-			return nil, false
-		}
-		ep.State, ep.StateReason, ep.StateSince = webhook.EndpointDeleted, webhook.ReasonEndpointDeleted, now
-		return auditRow(auditID, tenant, actor, "endpoint.delete", id, nil, now), true
-	})
-	if err != nil {
-		return 0, wrap(err, "delete endpoint %s/%s", tenant, id)
-	}
-	for {
-		n, err := s.cancelOpen(ctx, tenant, id)
-		if err != nil {
-			return cancelled, wrap(err, "cancel deliveries to %s/%s", tenant, id)
-		}
-		cancelled += n
-		if n < cancelChunk {
-			return cancelled, nil
-		}
-	}
-}
-
-// cancelOpen cancels up to cancelChunk open deliveries of a deleted endpoint.
-func (s *Store) cancelOpen(ctx context.Context, tenant, id string) (n int, err error) {
-	_, err = s.write(ctx, "cancel-deliveries", func(ctx context.Context, txn *spanner.ReadWriteTransaction) error {
-		opts := limited("cancel-deliveries", cancelChunk)
-		opts.Index = "DeliveriesOpenByEndpoint"
-		open, err := collect[deliveryRow](txn.ReadWithOptions(ctx, "Deliveries", spanner.Key{tenant, id}.AsPrefix(), []string{"EventKey"}, opts))
-		if n = len(open); err != nil || n == 0 {
-			return err
-		}
-		keys := make([]spanner.Key, n)
-		for i, r := range open {
-			keys[i] = spanner.Key{r.EventKey, id}
-		}
-		rows, err := collect[deliveryRow](txn.ReadWithOptions(ctx, "Deliveries", spanner.KeySetFromKeys(keys...), deliveryColumns, tag("cancel-deliveries")))
-		if err != nil {
-			return err
-		}
-		now := s.clock()
-		closed := closings{}
-		var ms []*spanner.Mutation
-		for i := range rows {
-			d := rows[i].delivery()
-			stop(&d, webhook.DeliveryCancelled, webhook.ReasonEndpointDeleted, now)
-			closed.add(&d)
-			ms = append(ms, updateDelivery(&d))
-		}
-		closing, err := s.closeEvents(ctx, txn, closed, now, false)
-		if err != nil {
-			return err
-		}
-		return txn.BufferWrite(append(ms, closing...))
-	})
-	return n, err
 }
 
 // Keys lists all signing keys of an endpoint, newest first, those out of date

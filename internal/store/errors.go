@@ -22,13 +22,23 @@ var (
 	ErrTooLarge = errors.New("too large")
 	// ErrInvalid: an argument is unusable. Repeating the call cannot help.
 	ErrInvalid = errors.New("invalid argument")
+	// ErrConflict: what is stored does not allow it: somebody else's change came
+	// between, or the state is another one. Look again, then decide anew.
+	ErrConflict = errors.New("conflict")
+	// ErrManaged: the endpoint is changed only by who manages it.
+	ErrManaged = errors.New("managed elsewhere")
 	// ErrClosed: the [Batcher] was closed.
 	ErrClosed = errors.New("closed")
 )
 
 // Permanent reports whether repeating the call that gave err is useless.
 func Permanent(err error) bool {
-	return errors.Is(err, ErrNotFound) || errors.Is(err, ErrAlreadyExists) || errors.Is(err, ErrTooLarge) || errors.Is(err, ErrInvalid)
+	for _, p := range []error{ErrNotFound, ErrAlreadyExists, ErrTooLarge, ErrInvalid, ErrConflict, ErrManaged} {
+		if errors.Is(err, p) {
+			return true
+		}
+	}
+	return false
 }
 
 // Transient reports whether err says that Spanner could not be reached or did not
@@ -73,6 +83,10 @@ func wrap(err error, format string, args ...any) error {
 
 func invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrInvalid, fmt.Sprintf(format, args...))
+}
+
+func conflict(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrConflict, fmt.Sprintf(format, args...))
 }
 
 func tooLarge(format string, args ...any) error {

@@ -93,8 +93,12 @@ func (s *Store) Ingest(ctx context.Context, events []webhook.Event) ([]Ingested,
 // ingestGroup stores the first of events: at least one, and as many as fit.
 func (s *Store) ingestGroup(ctx context.Context, events []prepared) ([]Ingested, error) {
 	var tx *ingestion
+	troubled, err := s.troubled(ctx)
+	if err != nil {
+		return nil, mapped(err)
+	}
 	at, err := s.write(ctx, "ingest", func(ctx context.Context, txn *spanner.ReadWriteTransaction) error {
-		tx = &ingestion{store: s, now: s.clock(), known: map[webhook.EventKey]*knownEvent{}, repeats: map[webhook.EventKey][]repeat{}}
+		tx = &ingestion{store: s, now: s.clock(), troubled: troubled, known: map[webhook.EventKey]*knownEvent{}, repeats: map[webhook.EventKey][]repeat{}}
 		if err := tx.read(ctx, txn, events); err != nil {
 			return err
 		}
@@ -127,7 +131,11 @@ type ingestion struct {
 	fresh map[string]*endpointSet
 	out   []Ingested
 
+	troubled map[string][]string // see readHolds
+	holds    holds
+
 	bodies  bodies
+	orders  *orders
 	repeats map[webhook.EventKey][]repeat // of events that were stored before
 
 	inserts            []*spanner.Mutation
@@ -168,8 +176,41 @@ func (tx *ingestion) read(ctx context.Context, txn *spanner.ReadWriteTransaction
 	if tx.sets, tx.fresh, err = tx.store.readSets(ctx, txn, tenants); err != nil {
 		return err
 	}
-	tx.bodies, err = readBodies(ctx, txn, events, tx.known)
+	if tx.holds, err = readHolds(ctx, txn, tx.troubled, tx.sets, tx.wanted(events), tx.now); err != nil {
+		return err
+	}
+	if tx.bodies, err = readBodies(ctx, txn, events, tx.known); err != nil {
+		return err
+	}
+	lines := map[orderID]bool{}
+	for i := range events {
+		if e := events[i].event; tx.known[e.Key] == nil && e.Rejection == "" {
+			tx.store.lines(e, tx.sets[e.Tenant], lines)
+		}
+	}
+	tx.orders, err = readOrders(ctx, txn, lines, tx.now)
 	return err
+}
+
+// lines adds the lines that an event joins at its tenant's endpoints, whatever
+// their filters say.
+func (s *Store) lines(e *webhook.Event, set *endpointSet, into map[orderID]bool) {
+	if e.OrderingKey == "" {
+		return
+	}
+	key := webhook.OrderKeyOf(e.OrderingKey)
+	for i := range set.endpoints {
+		if ep := &set.endpoints[i]; ep.Ordering != webhook.OrderingNone && s.match(ep, e) {
+			into[orderID{e.Tenant, ep.ID, key}] = true
+		}
+	}
+}
+
+// wanted reports whether any of the events goes to an endpoint.
+func (tx *ingestion) wanted(events []prepared) func(*webhook.Endpoint) bool {
+	return func(ep *webhook.Endpoint) bool {
+		return slices.ContainsFunc(events, func(p prepared) bool { return p.event.Tenant == ep.Tenant && tx.store.match(ep, p.event) })
+	}
 }
 
 // add plans one event. It answers false, having planned nothing, if the commit
@@ -187,12 +228,12 @@ func (tx *ingestion) add(p *prepared) bool {
 	if rejection == "" && replay != nil && p.event.RefuseReplay {
 		rejection = fmt.Sprintf("suspected replay: the body came before, as %s", replay.event)
 	}
-	var matched []*webhook.Endpoint
+	var matched []target
 	if rejection == "" {
 		matched = tx.store.matching(p.event, tx.sets[p.event.Tenant], "")
 	}
 	chunk := min(len(matched), tx.store.chunk)
-	cost := costEvent + costPayload + costReplay + chunk*costDelivery
+	cost := costEvent + costPayload + costReplay + chunk*(costDelivery+costOrdered)
 	size := p.size() + chunk*sizeDelivery
 	if len(tx.out) > 0 && (tx.cost+cost > maxMutations || tx.size+size > maxCommitBytes || tx.fanned+len(matched) > tx.store.chunk) {
 		return false
@@ -227,7 +268,7 @@ func (tx *ingestion) duplicate(e *webhook.Event, k *knownEvent) {
 }
 
 // insert plans the rows of a new event.
-func (tx *ingestion) insert(p *prepared, matched []*webhook.Endpoint, chunk int, rejection string) *knownEvent {
+func (tx *ingestion) insert(p *prepared, matched []target, chunk int, rejection string) *knownEvent {
 	e := p.event
 	k := &knownEvent{row: *newEventRow(e, p.headers), inserted: true}
 	tx.known[e.Key] = k
@@ -241,17 +282,17 @@ func (tx *ingestion) insert(p *prepared, matched []*webhook.Endpoint, chunk int,
 		k.row.State = string(webhook.EventAccepted)
 	}
 	if chunk < len(matched) {
-		k.row.FanoutAfter = spanner.NullString{StringVal: matched[chunk-1].ID, Valid: true}
+		k.row.FanoutAfter = spanner.NullString{StringVal: matched[chunk-1].ep.ID, Valid: true}
 	}
 	body := payloadRow{EventKey: e.Key[:], Body: p.body.body, Encoding: p.body.encoding}
-	if len(matched) == 0 {
+	if !anyOpen(matched) {
 		keep := tx.store.retention
 		k.row.ExpireAt = nullTime(keep.rowExpiry(e.ReceivedAt.UTC(), tx.now))
 		body.ExpireAt = nullTime(keep.payloadExpiry(e.ReceivedAt.UTC(), tx.now))
 	}
 	tx.inserts = append(tx.inserts, insert("Payloads", &body))
 	var deliveries []*spanner.Mutation
-	deliveries, k.tasks = fanOut(e, matched[:chunk], tx.now)
+	deliveries, k.tasks = fanOut(e, matched[:chunk], tx.holds, tx.orders, tx.now)
 	tx.inserts = append(tx.inserts, deliveries...)
 	return k
 }
@@ -269,7 +310,7 @@ func (tx *ingestion) mutations() []*spanner.Mutation {
 				[]any{key[:], k.row.Duplicates, k.row.LastDuplicateAt, k.row.LastDuplicateReceipt}))
 		}
 	}
-	return append(ms, tx.inserts...)
+	return append(append(ms, tx.inserts...), tx.orders.mutations()...)
 }
 
 // results completes the duplicates of events that were there before: their tasks
@@ -297,34 +338,87 @@ func (tx *ingestion) results(ctx context.Context, at time.Time, reopened map[web
 	return tx.out, nil
 }
 
-// matching lists, by id, the endpoints beyond after that get the event.
-func (s *Store) matching(e *webhook.Event, set *endpointSet, after string) []*webhook.Endpoint {
-	var out []*webhook.Endpoint
+// target is an endpoint that gets a delivery of an event.
+type target struct {
+	ep *webhook.Endpoint
+	// state, if not empty, is what the filter makes of the delivery: filtered, or held
+	// because it could not say.
+	state  webhook.DeliveryState
+	reason string
+}
+
+func anyOpen(targets []target) bool {
+	return slices.ContainsFunc(targets, func(t target) bool { return t.state != webhook.DeliveryFiltered })
+}
+
+// matching lists, by id, the endpoints beyond after that get a delivery of the
+// event. Those whose filter says no get one only if they want it recorded.
+//
+// A filter that fails on an event says neither yes nor no, and neither is assumed:
+// sending could give away what it was there to keep back, and dropping would lose
+// the event. The delivery is held, with the filter's complaint as its reason, until
+// somebody releases or replays it; releases that happen by themselves pass it by.
+func (s *Store) matching(e *webhook.Event, set *endpointSet, after string) []target {
+	var out []target
 	for i := range set.endpoints {
-		if ep := &set.endpoints[i]; ep.ID > after && s.match(ep, e) {
-			out = append(out, ep)
+		ep := &set.endpoints[i]
+		if ep.ID <= after || !s.match(ep, e) {
+			continue
+		}
+		if ep.Filter == "" {
+			out = append(out, target{ep: ep})
+			continue
+		}
+		yes, err := s.filter(ep, e)
+		switch {
+		case err != nil:
+			out = append(out, target{ep, webhook.DeliveryHeld, webhook.ReasonFilterFailed + err.Error()})
+		case yes:
+			out = append(out, target{ep: ep})
+		case ep.RecordFiltered:
+			out = append(out, target{ep, webhook.DeliveryFiltered, ""})
 		}
 	}
 	return out
 }
 
 // fanOut makes the deliveries of an event to endpoints, and the tasks of those
-// that are due at once.
-func fanOut(e *webhook.Event, to []*webhook.Endpoint, now time.Time) (ms []*spanner.Mutation, tasks []webhook.Task) {
-	for _, ep := range to {
+// that are due at once. o has the lines that they join.
+func fanOut(e *webhook.Event, to []target, held holds, o *orders, now time.Time) (ms []*spanner.Mutation, tasks []webhook.Task) {
+	for _, t := range to {
 		d := webhook.Delivery{
-			Event: e.Key, Tenant: e.Tenant, Endpoint: ep.ID, EventType: e.Type, State: webhook.DeliveryScheduled,
-			Generation: 1, Attempt: 1, Task: 1, Trigger: webhook.TriggerAutomatic, StartedAt: now, CreatedAt: now, UpdatedAt: now,
+			Event: e.Key, Tenant: e.Tenant, Endpoint: t.ep.ID, EventType: e.Type,
+			Generation: 1, Task: 1, Trigger: webhook.TriggerAutomatic, StartedAt: now, CreatedAt: now, UpdatedAt: now,
 		}
-		if ep.State == webhook.EndpointDisabled {
-			d.State, d.Reason, d.Attempt = webhook.DeliveryHeld, webhook.ReasonEndpointDisabled, 0
+		if t.state != "" {
+			d.State, d.Reason = t.state, t.reason
 		} else {
-			d.NextAttemptAt = now.Add(ep.Retry.Delay(d.Key()))
-			tasks = append(tasks, webhook.Task{Key: d.Key(), At: d.NextAttemptAt, Planned: d.UpdatedAt, Queue: ep.QueueRef()})
+			begin(&d, t.ep, held, now)
+		}
+		if d.State.Open() && e.OrderingKey != "" && t.ep.Ordering != webhook.OrderingNone {
+			d.OrderKey = webhook.OrderKeyOf(e.OrderingKey)
+			at := e.OccurredAt
+			if at.IsZero() {
+				at = now
+			}
+			o.join(&d, e.OrderingKey, at)
+		}
+		if d.State == webhook.DeliveryScheduled {
+			tasks = append(tasks, *taskOf(&d, t.ep.QueueRef()))
 		}
 		ms = append(ms, insert("Deliveries", newDeliveryRow(&d)))
 	}
 	return ms, tasks
+}
+
+// begin puts a delivery at the first attempt of its generation, or holds it.
+func begin(d *webhook.Delivery, ep *webhook.Endpoint, held holds, now time.Time) {
+	if reason := held(ep); reason != "" {
+		d.State, d.Reason, d.Attempt, d.NextAttemptAt = webhook.DeliveryHeld, reason, 0, time.Time{}
+		return
+	}
+	d.State, d.Reason, d.Attempt = webhook.DeliveryScheduled, "", 1
+	d.NextAttemptAt = now.Add(ep.Retry.Delay(d.Key()))
 }
 
 // scheduledTasks are the tasks that ought to exist for the events, as of at.
@@ -355,10 +449,10 @@ func (s *Store) scheduledTasks(ctx context.Context, at time.Time, keys []webhook
 	return s.tasksOf(ctx, rows)
 }
 
-var taskColumns = []string{"EventKey", "EndpointId", "Tenant", "Generation", "Attempt", "Task", "NextAttemptAt", "UpdatedAt"}
+var taskColumns = []string{"EventKey", "EndpointId", "Tenant", "Generation", "Attempt", "Task", "NextAttemptAt", "UpdatedAt", "NextTrigger"}
 
 // dueColumns are those that the index of due deliveries holds.
-var dueColumns = taskColumns[:len(taskColumns)-1]
+var dueColumns = taskColumns[:len(taskColumns)-2]
 
 // tasksOf turns scheduled rows into tasks, by event.
 func (s *Store) tasksOf(ctx context.Context, rows []deliveryRow) (map[webhook.EventKey][]webhook.Task, error) {
@@ -373,8 +467,7 @@ func (s *Store) tasksOf(ctx context.Context, rows []deliveryRow) (map[webhook.Ev
 	out := map[webhook.EventKey][]webhook.Task{}
 	for i := range rows {
 		d := rows[i].delivery()
-		out[d.Event] = append(out[d.Event], webhook.Task{Key: d.Key(), At: d.NextAttemptAt, Planned: d.UpdatedAt,
-			Queue: cards[endpointID{d.Tenant, d.Endpoint}].queue()})
+		out[d.Event] = append(out[d.Event], *taskOf(&d, cards[endpointID{d.Tenant, d.Endpoint}].queue()))
 	}
 	return out, nil
 }
@@ -387,7 +480,11 @@ func (s *Store) tasksOf(ctx context.Context, rows []deliveryRow) (map[webhook.Ev
 func (s *Store) ContinueFanout(ctx context.Context, tenant string, k webhook.EventKey) (Ingested, error) {
 	var out Ingested
 	var fresh map[string]*endpointSet
-	_, err := s.write(ctx, "continue-fanout", func(ctx context.Context, txn *spanner.ReadWriteTransaction) error {
+	troubled, err := s.troubled(ctx)
+	if err != nil {
+		return out, wrap(err, "continue fan-out of %s", k)
+	}
+	_, err = s.write(ctx, "continue-fanout", func(ctx context.Context, txn *spanner.ReadWriteTransaction) error {
 		row, err := readEvent(ctx, txn, tenant, k)
 		if err != nil {
 			return err
@@ -409,16 +506,27 @@ func (s *Store) ContinueFanout(ctx context.Context, tenant string, k webhook.Eve
 			return err
 		}
 		now := s.clock()
+		held, err := readHolds(ctx, txn, troubled, sets, func(ep *webhook.Endpoint) bool { return s.match(ep, &e) }, now)
+		if err != nil {
+			return err
+		}
 		to := s.matching(&e, sets[tenant], row.FanoutAfter.StringVal)
 		cursor := spanner.NullString{}
 		if len(to) > s.chunk {
 			to = to[:s.chunk]
-			cursor = spanner.NullString{StringVal: to[len(to)-1].ID, Valid: true}
+			cursor = spanner.NullString{StringVal: to[len(to)-1].ep.ID, Valid: true}
 		}
-		ms, tasks := fanOut(&e, to, now)
+		lines := map[orderID]bool{}
+		s.lines(&e, sets[tenant], lines)
+		o, err := readOrders(ctx, txn, lines, now)
+		if err != nil {
+			return err
+		}
+		ms, tasks := fanOut(&e, to, held, o, now)
+		ms = append(ms, o.mutations()...)
 		out.Tasks, out.More = tasks, cursor.Valid
 		ms = append(ms, spanner.Update("Events", []string{"EventKey", "FanoutAfter"}, []any{k[:], cursor}))
-		if !cursor.Valid && len(to) == 0 {
+		if !cursor.Valid && !anyOpen(to) {
 			// Everything before may have ended while the fan-out was unfinished, and
 			// nothing that is added now will end later.
 			closing, err := s.closeEvents(ctx, txn, closings{k: nil}, now, true)

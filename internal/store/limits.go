@@ -17,7 +17,7 @@ const (
 	maxCommitBytes = 64 << 20
 	// maxGroup bounds the events or records of one transaction, and with it how
 	// long its locks are held.
-	maxGroup = 200
+	maxGroup = 150
 	// maxBody bounds what a stored body may unpack to: more than any front door of
 	// ours takes in (25 MB).
 	maxBody = 64 << 20
@@ -33,19 +33,28 @@ const (
 const (
 	costEvent     = 27 + 18
 	costPayload   = 4
-	costDelivery  = 20 + 49
+	costDelivery  = 24 + 55
 	costDuplicate = 4
+	// costOrdered is the row of a delivery's ordering key with its index entry.
+	costOrdered = 11 + 7
 	// costReplay is the index entry that an event of unsigned id takes from an
 	// earlier one: that row's update, and the entry's removal.
 	costReplay = 2 + 3
 	// costReopen is the update of a delivery with all its index entries removed and
 	// written anew.
-	costReopen = costDelivery + 49
+	costReopen = costDelivery + 55 + costOrdered
 	// costRecord is one recorded attempt: its row, the delivery's update with all
-	// its index entries removed and written anew, and the closing of the event.
-	costRecord = 18 + costDelivery + 49 + 8
+	// its index entries removed and written anew, the closing of the event, what may
+	// follow for its endpoint (health with its index entry, the endpoint's row, audit,
+	// the set's version and two notices), and the delivery that follows in an order.
+	costRecord = 19 + costDelivery + 55 + 8 + costHealth + 20 + 8 + 4 + 2*costNotice + 2*costOrdered + costDelivery + 55
+	costHealth = 19 + 2*6
+	costNotice = 9 + 4 + 6
 
-	maxChunk = (maxMutations - costEvent - costPayload - costReplay) / costDelivery
+	// costCancel is a delivery that is closed without an attempt.
+	costCancel = costDelivery + 55 + 8
+
+	maxChunk = (maxMutations - costEvent - costPayload - costReplay) / (costDelivery + costOrdered)
 )
 
 // Sizes in bytes that the commit estimate adds for one row and its index entries.

@@ -131,7 +131,7 @@ func (f *fixture) ingest(events ...webhook.Event) []Ingested {
 func (f *fixture) count(table string) int {
 	f.t.Helper()
 	n := 0
-	key := map[string]string{"Endpoints": "Tenant", "EndpointKeys": "Tenant", "AuditLog": "Tenant", "SourceCounts": "Tenant", "DeadMessages": "DeadKey"}[table]
+	key := map[string]string{"Endpoints": "Tenant", "EndpointKeys": "Tenant", "AuditLog": "Tenant", "SourceCounts": "Tenant", "DeadMessages": "DeadKey", "Notices": "NoticeId", "EndpointHealth": "Tenant"}[table]
 	if key == "" {
 		key = "EventKey"
 	}
@@ -161,6 +161,73 @@ func (f *fixture) getDelivery(k webhook.EventKey, endpoint string) (webhook.Deli
 		f.t.Fatal(err)
 	}
 	return d, as
+}
+
+// set changes the state of an endpoint of the default tenant.
+func (f *fixture) set(id string, to webhook.EndpointState) EndpointChange {
+	f.t.Helper()
+	c, err := f.SetEndpointState(f.ctx, "default", id, StateChange{To: to, Actor: "tester"})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return c
+}
+
+// patient has an endpoint's failures change nothing but its deliveries.
+func (f *fixture) patient(id string) {
+	f.t.Helper()
+	if _, err := f.UpdateEndpoint(f.ctx, "default", id, func(ep *webhook.Endpoint) error {
+		ep.Health = webhook.HealthPolicy{FailuresToOpen: -1, DisableAfter: -1}
+		return nil
+	}, "tester"); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// settle holds what waits for an endpoint that holds.
+func (f *fixture) settle(d webhook.Delivery) {
+	f.t.Helper()
+	if settled, err := f.Settle(f.ctx, d.Key(), webhook.DeliveryHeld, ""); err != nil || !settled {
+		f.t.Fatal(settled, err)
+	}
+}
+
+var others atomic.Int64
+
+// after makes one attempt of another event's delivery to the endpoint end so.
+func (f *fixture) after(endpoint string, o webhook.Outcome) Recorded {
+	f.t.Helper()
+	e := event("default", "s", fmt.Sprint("other ", others.Add(1)), "x")
+	f.ingest(e)
+	d, _ := f.getDelivery(e.Key, endpoint)
+	return f.record(f.attempt(d, o))[0]
+}
+
+// trip opens an endpoint's breaker by ten failures, and gives the last one's record.
+func (f *fixture) trip(endpoint string) (last Recorded) {
+	f.t.Helper()
+	var recs []AttemptRecord
+	for range webhook.DefaultFailuresToOpen {
+		e := event("default", "s", fmt.Sprint("other ", others.Add(1)), "x")
+		f.ingest(e)
+		d, _ := f.getDelivery(e.Key, endpoint)
+		recs = append(recs, f.attempt(d, failing))
+	}
+	for _, r := range f.record(recs...) {
+		if len(r.Controls) > 0 {
+			last = r
+		}
+	}
+	return last
+}
+
+func (f *fixture) health(id string) webhook.Health {
+	f.t.Helper()
+	h, err := f.Health(f.ctx, "default", id)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return h
 }
 
 // outcomes of attempts
@@ -200,6 +267,8 @@ func nowhere(t *testing.T) string {
 }
 
 type mutation = spanner.Mutation
+
+func key(parts ...any) spanner.Key { return parts }
 
 var strong = spanner.StrongRead()
 

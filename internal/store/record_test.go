@@ -159,9 +159,8 @@ func TestRecordOfASuccessOnAHeldDelivery(t *testing.T) {
 	f := newFixture(t, Options{})
 	d := f.one("a")
 	rec := f.attempt(d, delivered)
-	if err := f.Settle(f.ctx, d.Key(), webhook.DeliveryHeld, webhook.ReasonEndpointDisabled); err != nil {
-		t.Fatal(err)
-	}
+	f.set("a", webhook.EndpointPaused)
+	f.settle(d)
 	r := f.record(rec)[0]
 	got, attempts := f.getDelivery(d.Event, "a")
 	if !r.Applied || got.State != webhook.DeliveryDelivered || got.Attempt != 1 || len(attempts) != 1 || attempts[0].Key.Attempt != 1 {
@@ -271,13 +270,16 @@ func TestSettle(t *testing.T) {
 			if c.key != nil {
 				k = c.key(k)
 			}
+			if c.to == webhook.DeliveryHeld {
+				f.set("a", webhook.EndpointPaused)
+			}
 			for range 2 {
-				if err := f.Settle(f.ctx, k, c.to, "because"); err != nil {
-					t.Fatal(err)
+				if settled, err := f.Settle(f.ctx, k, c.to, webhook.ReasonEndpointPaused); err != nil || !settled {
+					t.Fatal(settled, err)
 				}
 			}
 			got, _ := f.getDelivery(d.Event, "a")
-			if got.State != c.want || got.State != webhook.DeliveryScheduled && (got.Reason != "because" || got.Attempt != 0 || !got.NextAttemptAt.IsZero()) {
+			if got.State != c.want || got.State != webhook.DeliveryScheduled && (got.Reason != webhook.ReasonEndpointPaused || got.Attempt != 0 || !got.NextAttemptAt.IsZero()) {
 				t.Errorf("%+v, want %s", got, c.want)
 			}
 			if row := f.row(d.Event); row.ExpireAt.IsZero() == c.expires {
@@ -286,7 +288,7 @@ func TestSettle(t *testing.T) {
 		})
 	}
 	f := newFixture(t, Options{})
-	if err := f.Settle(f.ctx, webhook.AttemptKey{}, webhook.DeliveryDelivered, ""); !errors.Is(err, ErrInvalid) {
+	if _, err := f.Settle(f.ctx, webhook.AttemptKey{}, webhook.DeliveryDelivered, ""); !errors.Is(err, ErrInvalid) {
 		t.Errorf("settled as delivered: %v", err)
 	}
 }
@@ -309,7 +311,13 @@ func TestClaimVerdicts(t *testing.T) {
 		{"a later attempt", nil, func(k webhook.AttemptKey) webhook.AttemptKey { k.Attempt = 2; return k }, VerdictStale, "", 1},
 		{"another generation", nil, func(k webhook.AttemptKey) webhook.AttemptKey { k.Generation = 2; return k }, VerdictStale, "", 1},
 		{"delivered", func(f *fixture, d webhook.Delivery) { f.record(f.attempt(d, delivered)) }, same, VerdictStale, "", 0},
-		{"held before", func(f *fixture, d webhook.Delivery) { _ = f.Settle(f.ctx, d.Key(), webhook.DeliveryHeld, "") }, same, VerdictStale, "", 0},
+		{"held before", func(f *fixture, d webhook.Delivery) { f.set("a", webhook.EndpointPaused); f.settle(d) }, same, VerdictStale, "", 0},
+		{"endpoint paused", func(f *fixture, d webhook.Delivery) { f.set("a", webhook.EndpointPaused) }, same, VerdictHeld, webhook.ReasonEndpointPaused, 0},
+		{"breaker open", func(f *fixture, d webhook.Delivery) { f.trip("a") }, same, VerdictHeld, webhook.ReasonBreakerOpen, 0},
+		{"cool-down over", func(f *fixture, d webhook.Delivery) { f.trip("a"); f.clock.move(2 * time.Minute) }, same, VerdictProbe, "", 0},
+		{"throttled", func(f *fixture, d webhook.Delivery) {
+			f.after("a", webhook.Outcome{Class: webhook.ClassStatus, Status: 503})
+		}, same, VerdictLater, webhook.ReasonThrottled, 0},
 		{"another tenant", nil, func(k webhook.AttemptKey) webhook.AttemptKey { k.Tenant = "other"; return k }, VerdictGone, "", 0},
 		{"unknown endpoint", nil, func(k webhook.AttemptKey) webhook.AttemptKey { k.Endpoint = "none"; return k }, VerdictGone, "", 0},
 		{"unknown event", nil, func(k webhook.AttemptKey) webhook.AttemptKey { k.Event[0]++; return k }, VerdictGone, "", 0},
@@ -389,9 +397,6 @@ func TestClaimSeesChangesWithinTwoSeconds(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, Options{})
 	d := f.one("a")
-	if err := f.MarkQueueReady(f.ctx, "default", "a"); err != nil { // until then nothing is cached
-		t.Fatal(err)
-	}
 	other := f.open(Options{}) // another process, with a cache of its own
 	claim := func() Verdict {
 		c, err := other.Claim(f.ctx, d.Key())
@@ -504,7 +509,7 @@ func TestConcurrentClosersCloseTheEventOnce(t *testing.T) {
 		case 0:
 			_, err = f.Record(f.ctx, []AttemptRecord{f.attempt(d, delivered)})
 		case 1:
-			err = f.Settle(f.ctx, d.Key(), webhook.DeliveryCancelled, "")
+			_, err = f.Settle(f.ctx, d.Key(), webhook.DeliveryCancelled, "")
 		case 2:
 			_, err = f.DeleteEndpoint(f.ctx, "default", d.Endpoint, "tester")
 		}
@@ -616,5 +621,20 @@ func TestOverdue(t *testing.T) {
 				t.Errorf("task %d: %+v", i, task)
 			}
 		}
+	}
+}
+
+// The exchange of a test is kept whole; other attempts have none.
+func TestRecordKeepsAnExchange(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, Options{})
+	d := f.one("a")
+	rec := f.attempt(d, delivered)
+	rec.Attempt.Exchange = &webhook.Exchange{Protocol: "HTTP/2.0", TLS: "TLS 1.3",
+		Request:  webhook.ExchangeRequest{Method: "POST", URL: "https://hooks.example.com/", Headers: []webhook.Header{{Name: "X-A", Value: "b"}}, Body: []byte("{\xff}"), BodySize: 3},
+		Response: &webhook.ExchangeResponse{Status: 200, Headers: []webhook.Header{}, Body: []byte("ok")}}
+	f.record(rec)
+	if _, attempts := f.getDelivery(d.Event, "a"); len(attempts) != 1 || !reflect.DeepEqual(attempts[0].Exchange, rec.Attempt.Exchange) {
+		t.Errorf("kept as %+v", attempts)
 	}
 }

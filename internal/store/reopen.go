@@ -17,7 +17,8 @@ import (
 // trigger provider-redelivery, and the event's retention stands still again.
 //
 //   - Only dead ones. Delivered, held and cancelled ones stay as they are, and so
-//     do those whose endpoint is deleted. A disabled endpoint's become held.
+//     do those whose endpoint is deleted. Those of an endpoint that is paused, disabled
+//     or whose breaker is open become held.
 //   - Only from configured inbound sources. An application that publishes an id
 //     again gets what it always gets, one event; for more there are replays.
 //   - Only by a request that came after the delivery had died. What was waiting in
@@ -54,6 +55,13 @@ func (s *Store) reopen(ctx context.Context, repeats map[webhook.EventKey][]repea
 	if err != nil {
 		return nil, at, err
 	}
+	if len(dead) == 0 {
+		return reopened, at, nil
+	}
+	troubled, err := s.troubled(ctx)
+	if err != nil {
+		return nil, at, err
+	}
 	for k, ids := range dead {
 		used := map[string]bool{}
 		for chunk := range slices.Chunk(ids, reopenChunk) {
@@ -62,7 +70,7 @@ func (s *Store) reopen(ctx context.Context, repeats map[webhook.EventKey][]repea
 			var usedNow map[string]bool
 			done, err := s.write(ctx, "reopen", func(ctx context.Context, txn *spanner.ReadWriteTransaction) (err error) {
 				usedNow = maps.Clone(used)
-				n, err = s.reopenChunk(ctx, txn, k, chunk, repeats[k], usedNow, last)
+				n, err = s.reopenChunk(ctx, txn, k, chunk, repeats[k], troubled, usedNow, last)
 				return err
 			})
 			if err != nil {
@@ -104,7 +112,7 @@ func (s *Store) deadBefore(ctx context.Context, repeats map[webhook.EventKey][]r
 // reopenChunk re-opens those of an event's deliveries to the endpoints that are
 // still dead and for which one of the repeats asks. used collects the receipts of
 // those that do; with the last chunk they are spent.
-func (s *Store) reopenChunk(ctx context.Context, txn *spanner.ReadWriteTransaction, k webhook.EventKey, endpoints []string, repeats []repeat, used map[string]bool, last bool) (int, error) {
+func (s *Store) reopenChunk(ctx context.Context, txn *spanner.ReadWriteTransaction, k webhook.EventKey, endpoints []string, repeats []repeat, troubled map[string][]string, used map[string]bool, last bool) (int, error) {
 	now := s.clock()
 	row, err := s.reopenable(ctx, txn, k, now)
 	if err != nil || row == nil {
@@ -118,11 +126,25 @@ func (s *Store) reopenChunk(ctx context.Context, txn *spanner.ReadWriteTransacti
 	if err != nil {
 		return 0, err
 	}
+	held, err := readHolds(ctx, txn, troubled, sets, func(ep *webhook.Endpoint) bool { return slices.Contains(endpoints, ep.ID) }, now)
+	if err != nil {
+		return 0, err
+	}
 	var keys []spanner.Key
 	for _, id := range endpoints {
 		keys = append(keys, spanner.Key{k[:], id})
 	}
 	rows, err := collect[deliveryRow](txn.ReadWithOptions(ctx, "Deliveries", spanner.KeySetFromKeys(keys...), deliveryColumns, tag("reopen")))
+	if err != nil {
+		return 0, err
+	}
+	lines := map[orderID]bool{}
+	for i := range rows {
+		if d := rows[i].delivery(); d.Ordered() {
+			lines[orderOf(&d)] = true
+		}
+	}
+	order, err := readOrders(ctx, txn, lines, now)
 	if err != nil {
 		return 0, err
 	}
@@ -140,11 +162,15 @@ func (s *Store) reopenChunk(ctx context.Context, txn *spanner.ReadWriteTransacti
 		}
 		if asked {
 			d := rows[i].delivery()
-			restart(&d, ep, webhook.TriggerProviderRedelivery, now)
+			restart(&d, ep, webhook.TriggerProviderRedelivery, held, now)
+			if d.Ordered() {
+				order.again(&d)
+			}
 			ms = append(ms, updateDelivery(&d))
 		}
 	}
 	n := len(ms)
+	ms = append(ms, order.mutations()...)
 	if n == 0 && (!last || len(used) == 0) {
 		return 0, nil
 	}
@@ -183,12 +209,7 @@ func (s *Store) reopenable(ctx context.Context, txn *spanner.ReadWriteTransactio
 
 // restart puts a closed delivery at the first attempt of a new generation, as
 // [fanOut] would make it.
-func restart(d *webhook.Delivery, ep *webhook.Endpoint, why webhook.Trigger, now time.Time) {
-	d.Generation, d.Attempt, d.Task = d.Generation+1, 1, 1
-	d.State, d.Reason, d.Trigger, d.StartedAt, d.UpdatedAt = webhook.DeliveryScheduled, "", why, now, now
-	if ep.State == webhook.EndpointDisabled {
-		d.State, d.Reason, d.Attempt, d.NextAttemptAt = webhook.DeliveryHeld, webhook.ReasonEndpointDisabled, 0, time.Time{}
-		return
-	}
-	d.NextAttemptAt = now.Add(ep.Retry.Delay(d.Key()))
+func restart(d *webhook.Delivery, ep *webhook.Endpoint, why webhook.Trigger, held holds, now time.Time) {
+	d.Generation, d.Task, d.Trigger, d.StartedAt, d.UpdatedAt = d.Generation+1, 1, why, now, now
+	begin(d, ep, held, now)
 }

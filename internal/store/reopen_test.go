@@ -121,6 +121,7 @@ func TestReopeningIsIdempotentPerReceipt(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, Options{})
 	f.endpoint("default", "a")
+	f.patient("a")
 	e := event("default", "github", "1", "push")
 	f.ingest(e)
 	generation := func() int64 {
@@ -210,6 +211,7 @@ func TestWhatReopensNothing(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, Options{Retention: Retention{Payload: 5 * 24 * time.Hour}})
 	f.endpoint("default", "a")
+	f.patient("a")
 	for _, c := range []struct {
 		name, source string
 		prepare      func(k webhook.EventKey)

@@ -71,6 +71,10 @@ type deliveryRow struct {
 	DueShard      spanner.NullInt64
 	OpenState     spanner.NullString
 	DeadAt        spanner.NullTime
+	OrderKey      []byte
+	OrderSeq      spanner.NullInt64
+	OrderWait     spanner.NullInt64
+	LeasedUntil   spanner.NullTime
 }
 
 type attemptRow struct {
@@ -92,6 +96,7 @@ type attemptRow struct {
 	Excerpt      []byte
 	Truncated    bool
 	WroteRequest bool
+	Exchange     spanner.NullString
 }
 
 type endpointRow struct {
@@ -109,8 +114,47 @@ type endpointRow struct {
 	Retry          string
 	Queue          string
 	QueueReadyAt   spanner.NullTime
+	QueueLeftAt    spanner.NullTime
 	CreatedAt      time.Time
 	UpdatedAt      time.Time
+	Settings       spanner.NullString
+	AuthSealed     []byte
+	AuthSealedBy   spanner.NullString
+}
+
+// healthRow is an endpoint's health. Columns that came later are NULL in old rows.
+type healthRow struct {
+	Tenant              string
+	EndpointID          string `spanner:"EndpointId"`
+	Breaker             string
+	ConsecutiveFailures int64
+	FailingSince        spanner.NullTime
+	LastSuccessAt       spanner.NullTime
+	LastFailureAt       spanner.NullTime
+	OpenUntil           spanner.NullTime
+	UpdatedAt           time.Time
+	OpenedAt            spanner.NullTime
+	Trips               spanner.NullInt64
+	ThrottledUntil      spanner.NullTime
+	ThrottleStep        spanner.NullInt64
+	Warned              spanner.NullInt64
+	Epoch               spanner.NullInt64
+	ReleasedEpoch       spanner.NullInt64
+	ReleaseAll          spanner.NullBool
+	LeftAt              spanner.NullTime
+	Troubled            spanner.NullBool
+}
+
+type noticeRow struct {
+	NoticeID   []byte `spanner:"NoticeId"`
+	Tenant     string
+	EndpointID string `spanner:"EndpointId"`
+	Kind       string
+	Detail     string
+	CreatedAt  time.Time
+	SentAt     spanner.NullTime
+	Unsent     spanner.NullBool
+	ExpireAt   time.Time
 }
 
 type keyRow struct {
@@ -139,6 +183,8 @@ var (
 	attemptColumns  = columnsOf[attemptRow]()
 	endpointColumns = columnsOf[endpointRow]()
 	keyColumns      = columnsOf[keyRow]()
+	healthColumns   = columnsOf[healthRow]()
+	noticeColumns   = columnsOf[noticeRow]()
 	setColumns      = columnsOf[setRow]()
 )
 
@@ -247,6 +293,13 @@ func newDeliveryRow(d *webhook.Delivery) *deliveryRow {
 	if d.State.Open() {
 		r.OpenState = spanner.NullString{StringVal: string(d.State), Valid: true}
 	}
+	if d.Ordered() {
+		r.OrderKey = d.OrderKey[:]
+		r.OrderSeq = spanner.NullInt64{Int64: d.OrderSeq, Valid: true}
+		if d.State.Open() {
+			r.OrderWait = spanner.NullInt64{Int64: d.OrderPlace, Valid: true}
+		}
+	}
 	if d.State == webhook.DeliveryDead {
 		r.DeadAt = spanner.NullTime{Time: d.UpdatedAt, Valid: true}
 	}
@@ -254,22 +307,28 @@ func newDeliveryRow(d *webhook.Delivery) *deliveryRow {
 }
 
 func (r *deliveryRow) delivery() webhook.Delivery {
-	return webhook.Delivery{
+	d := webhook.Delivery{
 		Event: keyOf(r.EventKey), Tenant: r.Tenant, Endpoint: r.EndpointID, EventType: r.EventType,
 		State: webhook.DeliveryState(r.State), Reason: r.Reason, Generation: r.Generation, Attempt: r.Attempt, Task: r.Task,
 		Trigger: webhook.Trigger(r.NextTrigger), NextAttemptAt: plainTime(r.NextAttemptAt), StartedAt: r.StartedAt,
 		LastStatus: int(r.LastStatus), LastClass: webhook.Class(r.LastClass), CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
+		OrderSeq: r.OrderSeq.Int64, OrderPlace: r.OrderWait.Int64,
 	}
+	copy(d.OrderKey[:], r.OrderKey)
+	return d
 }
 
-// updateDelivery writes what can change of d.
+// updateDelivery writes what can change of d. Whoever changes a delivery ends its
+// lease.
 func updateDelivery(d *webhook.Delivery) *spanner.Mutation {
 	r := newDeliveryRow(d)
 	return spanner.Update("Deliveries",
 		[]string{"EventKey", "EndpointId", "State", "Reason", "Generation", "Attempt", "Task", "NextTrigger", "NextAttemptAt",
-			"StartedAt", "LastStatus", "LastClass", "UpdatedAt", "DueShard", "OpenState", "DeadAt"},
+			"StartedAt", "LastStatus", "LastClass", "UpdatedAt", "DueShard", "OpenState", "DeadAt",
+			"OrderKey", "OrderSeq", "OrderWait", "LeasedUntil"},
 		[]any{r.EventKey, r.EndpointID, r.State, r.Reason, r.Generation, r.Attempt, r.Task, r.NextTrigger, r.NextAttemptAt,
-			r.StartedAt, r.LastStatus, r.LastClass, r.UpdatedAt, r.DueShard, r.OpenState, r.DeadAt})
+			r.StartedAt, r.LastStatus, r.LastClass, r.UpdatedAt, r.DueShard, r.OpenState, r.DeadAt,
+			r.OrderKey, r.OrderSeq, r.OrderWait, r.LeasedUntil})
 }
 
 // newAttemptRow never fails for what an endpoint or an operator wrote: it cuts.
@@ -287,6 +346,11 @@ func newAttemptRow(a *webhook.Attempt, number int64) *attemptRow {
 	if r.Excerpt == nil {
 		r.Excerpt = []byte{}
 	}
+	if a.Exchange != nil {
+		if text, err := json.Marshal(a.Exchange); err == nil { // numbers, strings and bytes: it never is one
+			r.Exchange = spanner.NullString{StringVal: string(text), Valid: true}
+		}
+	}
 	if len(r.Excerpt) > maxExcerpt {
 		r.Excerpt, r.Truncated = r.Excerpt[:maxExcerpt], true
 	}
@@ -300,6 +364,12 @@ func (r *attemptRow) attempt(tenant string) webhook.Attempt {
 		Trigger: webhook.Trigger(r.StartTrigger), StartedAt: r.StartedAt, Duration: time.Duration(r.DurationMs) * time.Millisecond,
 		Outcome: webhook.Outcome{Class: webhook.Class(r.Class), Status: int(r.Status), RetryAfter: time.Duration(r.RetryAfterMs) * time.Millisecond},
 		Error:   r.Error, URL: r.URL, RemoteAddr: r.RemoteAddr, Excerpt: r.Excerpt, Truncated: r.Truncated, WroteRequest: r.WroteRequest,
+	}
+	if r.Exchange.Valid {
+		a.Exchange = &webhook.Exchange{}
+		if err := json.Unmarshal([]byte(r.Exchange.StringVal), a.Exchange); err != nil {
+			a.Exchange = nil // of an older form; the rest of the attempt is worth more
+		}
 	}
 	if len(r.KeyIDs) > 0 {
 		a.KeyIDs = r.KeyIDs
@@ -319,11 +389,17 @@ func newEndpointRow(e *webhook.Endpoint) (*endpointRow, error) {
 	if types == nil {
 		types = []string{}
 	}
+	settings, err := json.Marshal(&e.EndpointSettings)
+	if err != nil {
+		return nil, fmt.Errorf("settings: %w", err)
+	}
+	set := spanner.NullString{StringVal: string(settings), Valid: string(settings) != "{}"}
 	return &endpointRow{
 		Tenant: e.Tenant, EndpointID: e.ID, URL: e.URL, Description: e.Description, EventTypes: types,
 		State: string(e.State), StateReason: clip(e.StateReason, 1024), StateSince: e.StateSince,
 		RatePerSecond: e.RatePerSecond, MaxConcurrency: e.MaxConcurrency, TimeoutMs: e.Timeout.Milliseconds(),
-		Retry: string(retry), Queue: e.Queue, QueueReadyAt: nullTime(e.QueueReadyAt), CreatedAt: e.CreatedAt, UpdatedAt: e.UpdatedAt,
+		Retry: string(retry), Queue: e.Queue, QueueReadyAt: nullTime(e.QueueReadyAt), QueueLeftAt: nullTime(e.QueueLeftAt), CreatedAt: e.CreatedAt, UpdatedAt: e.UpdatedAt,
+		Settings: set, AuthSealed: e.Auth.Sealed, AuthSealedBy: spanner.NullString{StringVal: e.Auth.SealedBy, Valid: e.Auth.SealedBy != ""},
 	}, nil
 }
 
@@ -332,12 +408,43 @@ func (r *endpointRow) endpoint() (webhook.Endpoint, error) {
 		Tenant: r.Tenant, ID: r.EndpointID, URL: r.URL, Description: r.Description, EventTypes: r.EventTypes,
 		State: webhook.EndpointState(r.State), StateReason: r.StateReason, StateSince: r.StateSince,
 		RatePerSecond: r.RatePerSecond, MaxConcurrency: r.MaxConcurrency, Timeout: time.Duration(r.TimeoutMs) * time.Millisecond,
-		Queue: r.Queue, QueueReadyAt: plainTime(r.QueueReadyAt), CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
+		Queue: r.Queue, QueueReadyAt: plainTime(r.QueueReadyAt), QueueLeftAt: plainTime(r.QueueLeftAt), CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
 	}
 	if err := json.Unmarshal([]byte(r.Retry), &e.Retry); err != nil {
 		return e, fmt.Errorf("stored endpoint %s/%s: %w", e.Tenant, e.ID, err)
 	}
+	if r.Settings.Valid {
+		if err := json.Unmarshal([]byte(r.Settings.StringVal), &e.EndpointSettings); err != nil {
+			return e, fmt.Errorf("stored settings of endpoint %s/%s: %w", e.Tenant, e.ID, err)
+		}
+	}
+	e.Auth.Sealed, e.Auth.SealedBy = r.AuthSealed, r.AuthSealedBy.StringVal
 	return e, nil
+}
+
+func newHealthRow(id endpointID, h *webhook.Health, now time.Time) *healthRow {
+	count := func(n int64) spanner.NullInt64 { return spanner.NullInt64{Int64: n, Valid: true} }
+	breaker := h.Breaker
+	if h.Closed() {
+		breaker = webhook.BreakerClosed
+	}
+	return &healthRow{
+		Tenant: id.tenant, EndpointID: id.id, Breaker: string(breaker), ConsecutiveFailures: h.ConsecutiveFailures,
+		FailingSince: nullTime(h.FailingSince), LastSuccessAt: nullTime(h.LastSuccessAt), LastFailureAt: nullTime(h.LastFailureAt),
+		OpenUntil: nullTime(h.OpenUntil), UpdatedAt: now, OpenedAt: nullTime(h.OpenedAt), Trips: count(h.Trips),
+		ThrottledUntil: nullTime(h.ThrottledUntil), ThrottleStep: count(h.ThrottleStep), Warned: count(h.Warned), Epoch: count(h.Epoch),
+		ReleasedEpoch: count(h.ReleasedEpoch), ReleaseAll: spanner.NullBool{Bool: h.ReleaseAll, Valid: true}, LeftAt: nullTime(h.LeftAt),
+		Troubled: spanner.NullBool{Bool: true, Valid: !h.Closed() || h.Releasing()},
+	}
+}
+
+func (r *healthRow) health() webhook.Health {
+	return webhook.Health{
+		Breaker: webhook.Breaker(r.Breaker), ConsecutiveFailures: r.ConsecutiveFailures, FailingSince: plainTime(r.FailingSince),
+		LastSuccessAt: plainTime(r.LastSuccessAt), LastFailureAt: plainTime(r.LastFailureAt), OpenedAt: plainTime(r.OpenedAt),
+		OpenUntil: plainTime(r.OpenUntil), Trips: r.Trips.Int64, ThrottledUntil: plainTime(r.ThrottledUntil), ThrottleStep: r.ThrottleStep.Int64,
+		Warned: r.Warned.Int64, Epoch: r.Epoch.Int64, ReleasedEpoch: r.ReleasedEpoch.Int64, ReleaseAll: r.ReleaseAll.Bool, LeftAt: plainTime(r.LeftAt),
+	}
 }
 
 func endpoints(rows []endpointRow) ([]webhook.Endpoint, error) {

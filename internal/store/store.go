@@ -85,6 +85,10 @@ type Options struct {
 	// (*webhook.Endpoint).Subscribes. It is only asked about endpoints of the
 	// event's tenant that are not deleted, and must depend on its arguments alone.
 	Match func(*webhook.Endpoint, *webhook.Event) bool
+	// Filter says whether an endpoint that matches, and has a filter, gets an event;
+	// an error that the filter cannot say. It is asked inside transactions and must
+	// depend on its arguments alone. Nil fails every filter.
+	Filter func(*webhook.Endpoint, *webhook.Event) (bool, error)
 	// FanoutChunk is the most deliveries that one commit may hold; the default and
 	// the maximum are what fits Spanner's limit of mutations.
 	FanoutChunk int
@@ -104,15 +108,18 @@ type Store struct {
 	now    func() time.Time
 	newID  func() [16]byte
 	match  func(*webhook.Endpoint, *webhook.Event) bool
-	// matchesBody says that match is not the default, which reads no body.
+	filter func(*webhook.Endpoint, *webhook.Event) (bool, error)
+	// matchesBody says that match or filter may read the body, which the default does
+	// not.
 	matchesBody bool
 	retention   Retention
 	chunk       int
 	maxEps      int64
 	staleness   time.Duration
 
-	sets  *setCache
-	cards *cardCache
+	sets    *setCache
+	cards   *cardCache
+	trouble *troubleList
 }
 
 // New makes a Store on a client. It panics if o.Retention is not valid, since a
@@ -127,13 +134,15 @@ func New(client *spanner.Client, o Options) *Store {
 		now:         o.Now,
 		newID:       o.NewID,
 		match:       o.Match,
-		matchesBody: o.Match != nil,
+		filter:      o.Filter,
+		matchesBody: o.Match != nil || o.Filter != nil,
 		retention:   o.Retention.withDefaults(),
 		chunk:       o.FanoutChunk,
 		maxEps:      o.MaxEndpoints,
 		staleness:   o.ListStaleness,
 		sets:        newSetCache(),
 		cards:       newCardCache(),
+		trouble:     &troubleList{},
 	}
 	if s.now == nil {
 		s.now = time.Now
@@ -143,6 +152,9 @@ func New(client *spanner.Client, o Options) *Store {
 	}
 	if s.match == nil {
 		s.match = (*webhook.Endpoint).Subscribes
+	}
+	if s.filter == nil {
+		s.filter = func(*webhook.Endpoint, *webhook.Event) (bool, error) { return false, errNoFilter }
 	}
 	if s.chunk <= 0 || s.chunk > maxChunk {
 		s.chunk = maxChunk
@@ -183,6 +195,8 @@ func (s *Store) Ping(ctx context.Context) error {
 	}
 	return nil
 }
+
+var errNoFilter = errors.New("filters are not evaluated here")
 
 // clock is the time as Spanner stores it.
 func (s *Store) clock() time.Time { return s.now().UTC().Round(0) }

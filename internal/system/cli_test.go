@@ -223,8 +223,12 @@ func (d *dev) publishes(hook *customer, ep endpointOut) {
 			d.t.Fatalf("published %+v", published)
 		}
 		d.delivered(published.Event, ep.ID)
-		if got := hook.requests(app(published.ID)); len(got) != 1 || !bytes.Equal(got[0].body, body) {
-			d.t.Errorf("the endpoint saw %+v", got)
+		got := hook.requests(app(published.ID))
+		if len(got) != 1 {
+			d.t.Fatalf("the endpoint saw %+v", got)
+		}
+		if payload, _ := opened(d.t, app(published.ID), got[0]); !bytes.Equal(payload, body) {
+			d.t.Errorf("the endpoint saw %q", got[0].body)
 		}
 		verified(d.t, ep.Secret, hook.requests(app(published.ID))[0])
 		if out, code := d.cli("", "events", "show", published.Event, "--payload"); code != 0 || !bytes.Equal(out, body) {

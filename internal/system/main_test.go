@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -361,7 +363,7 @@ func (c *customer) verified(t testing.TB, k webhook.EventKey, secret signing.Sec
 		t.Errorf("the endpoint never saw %s", k)
 	}
 	for _, r := range got {
-		if !bytes.Equal(r.body, body) {
+		if payload, _ := opened(t, k, r); !bytes.Equal(payload, body) {
 			t.Errorf("the endpoint saw %.200q, posted was %.200q", r.body, body)
 		}
 		if err := official.Verify(r.body, r.header); err != nil {
@@ -369,6 +371,36 @@ func (c *customer) verified(t testing.TB, k webhook.EventKey, secret signing.Sec
 		}
 	}
 	return got
+}
+
+// envelope is the body in which an application's event is sent by default.
+var envelope = regexp.MustCompile(`(?s)^\{"type":"[^"]*","timestamp":"[^"]*","id":"(evt_[a-z2-7]{26})"(?:,"content_type":"([^"]*)")?,"(data|data_base64)":(.*)\}$`)
+
+// opened is the payload that a request holds, byte for byte, and its content type: an
+// application's event comes in an envelope, a provider's as it was posted.
+func opened(t testing.TB, k webhook.EventKey, r request) (payload []byte, contentType string) {
+	t.Helper()
+	m := envelope.FindSubmatch(r.body)
+	switch {
+	case m == nil || string(m[1]) != k.ID():
+		return r.body, r.header.Get("Content-Type")
+	case r.header.Get("Content-Type") != "application/json" || !json.Valid(r.body):
+		t.Errorf("an envelope of type %q: %.200q", r.header.Get("Content-Type"), r.body)
+	}
+	payload = m[4]
+	if string(m[3]) == "data_base64" || len(m[2]) > 0 {
+		var text string
+		must(t, json.Unmarshal(m[4], &text))
+		payload = []byte(text)
+		if string(m[3]) == "data_base64" {
+			var err error
+			payload, err = base64.StdEncoding.DecodeString(text)
+			must(t, err)
+		}
+	} else if string(payload) == "null" {
+		payload = []byte{}
+	}
+	return payload, string(m[2])
 }
 
 // post sends a request to the receiver and returns its answer, or 0 and what went

@@ -71,6 +71,7 @@ func act(ctx context.Context, role string) error {
 		return err
 	}
 	defer st.Close()
+	cfg.Lost = st.LostQueue
 	queue, err := tasks.New(ctx, cfg)
 	if err != nil {
 		return err

@@ -194,12 +194,12 @@ func (s *System) prepare(ctx context.Context) error {
 	if s.Sources, err = sampleSources(ctx, sm, s.Cloud.Project(), s.URLs[Receiver]); err != nil {
 		return err
 	}
-	if s.Store, err = store.Open(ctx, s.Database, store.Options{}); err != nil {
+	if s.Store, err = store.Open(ctx, s.Database, store.Options{Filter: new(fanout.Filters).Match}); err != nil {
 		return err
 	}
 	s.closers = append(s.closers, func() error { s.Store.Close(); return nil })
 	cfg := tasks.Config{Project: s.Cloud.Project(), Location: s.Cloud.Location(), Dispatcher: s.URLs[Dispatcher], Invoker: invoker,
-		Pools: topology.PoolQueues(), MinBackoff: s.o.Retry, MaxBackoff: 10 * s.o.Retry}
+		Pools: topology.PoolQueues(), Control: topology.ControlQueue(), MinBackoff: s.o.Retry, MaxBackoff: 10 * s.o.Retry, Lost: s.Store.LostQueue}
 	if s.Queue, err = tasks.New(ctx, cfg); err != nil {
 		return err
 	}
@@ -207,7 +207,7 @@ func (s *System) prepare(ctx context.Context) error {
 	s.env = s.Cloud.Env()
 	for k, v := range map[string]string{
 		"LOCATION": s.Cloud.Location(), "SPANNER_DATABASE": s.Database, "DISPATCHER_URL": s.URLs[Dispatcher], "INVOKER": invoker,
-		"POOL_QUEUES": strings.Join(topology.PoolQueues(), ","), "KEYSET_SECRET": keysetSecret, "KEYSET_VERSIONS": fmt.Sprint(version),
+		"POOL_QUEUES": strings.Join(topology.PoolQueues(), ","), "CONTROL_QUEUE": topology.ControlQueue(), "KEYSET_SECRET": keysetSecret, "KEYSET_VERSIONS": fmt.Sprint(version),
 		"INBOUND_TOPIC": InboundTopic, "RECEIVER_URL": s.URLs[Receiver], "EVENTS_TOPIC": EventsTopic, "EGRESS_POLICY": "dev",
 	} {
 		s.env[k] = v
@@ -251,13 +251,30 @@ func (s *System) handlers(ctx context.Context) (map[string]http.Handler, error) 
 	}
 	handlers[Worker] = serve.WithHealth(in.Routes(), s.Store.Ping, log(Worker))
 
+	events, err := bus.NewPublisher(ctx, s.Cloud.Project(), EventsTopic, bus.PublisherOptions{})
+	if err != nil {
+		return nil, err
+	}
+	s.closers = append(s.closers, closing(events))
+	publish := func(ctx context.Context, m bus.EventMessage) error {
+		_, err := events.PublishEvent(ctx, m)
+		return err
+	}
+	topics, err := bus.NewTopics(ctx, s.Cloud.Project(), bus.PublisherOptions{})
+	if err != nil {
+		return nil, err
+	}
+	s.closers = append(s.closers, closing(topics))
 	d := deliver.New(deliver.Options{Store: s.Store, Queue: s.Queue, Sealer: s.Sealer, Policy: safedial.Dev(), Version: serve.Version(),
-		Log: log(Dispatcher), Step: s.o.DispatcherStep})
+		ConsoleURL: s.URLs[Console], Publish: publish, Publisher: topics, Topics: []string{"*"}, Log: log(Dispatcher), Step: s.o.DispatcherStep})
 	s.closers = append(s.closers, func() error { d.Close(); return nil })
 	auth := serve.Auth{Mode: serve.AuthIAM, Audience: s.URLs[Dispatcher], Emails: []string{invoker}}
 	handlers[Dispatcher] = serve.WithHealth(auth.Wrap(d.Routes(), log(Dispatcher)), s.Store.Ping, log(Dispatcher))
 
-	handlers[Console] = serve.WithHealth(console.New(s.Store, log(Console), nil).Routes(), s.Store.Ping, log(Console))
+	pages := http.NewServeMux()
+	pages.Handle(console.KeysPath, console.NewKeys(s.Store, s.Sealer, log(Console), nil))
+	pages.Handle("/", console.New(s.Store, log(Console), nil).Routes())
+	handlers[Console] = serve.WithHealth(pages, s.Store.Ping, log(Console))
 	return handlers, nil
 }
 
@@ -276,11 +293,7 @@ func (s *System) receiver(ctx context.Context, log *slog.Logger) (http.Handler, 
 	if err != nil {
 		return nil, err
 	}
-	s.closers = append(s.closers, func() error {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		return p.Close(ctx)
-	})
+	s.closers = append(s.closers, closing(p))
 	fetch, confirm := receive.Guarded(safedial.Policy{})
 	cfg := receive.Config{Publisher: publisher{p}, Logger: log, Fetch: fetch, Confirm: confirm}
 	for _, src := range s.Sources {
@@ -295,6 +308,15 @@ func (s *System) receiver(ctx context.Context, log *slog.Logger) (http.Handler, 
 	// Once no request is left the counts are final; Run publishes them and returns.
 	s.closers = append(s.closers, func() error { stop(); s.wg.Wait(); return nil })
 	return serve.WithHealth(rc.Routes(), nil, log), nil
+}
+
+// closing ends a publisher, which has nothing left to send.
+func closing(p interface{ Close(context.Context) error }) func() error {
+	return func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		return p.Close(ctx)
+	}
 }
 
 // publisher gives the receiver's counts the form in which they travel.

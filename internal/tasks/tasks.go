@@ -12,9 +12,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -72,6 +72,16 @@ type Config struct {
 	Audience string
 	// Pools are the shared queues, by the last part of their names.
 	Pools []string
+	// MaxQueues is how many queues the region may have in all, whoever made them; 0
+	// means [DefaultMaxQueues]. The last tenth is kept for endpoints that ask for a
+	// queue of their own.
+	MaxQueues int
+	// Lost is told of an endpoint's own queue that served and is gone, and makes
+	// everybody plan without it; its tasks then go to the pools. Nil: only the task
+	// at hand does, and it may be made twice if the queue comes back.
+	Lost func(ctx context.Context, ref webhook.QueueRef) error
+	// Control is the queue of control tasks; empty means the first pool.
+	Control string
 	// MinBackoff and MaxBackoff bound the wait after a run of the dispatcher that
 	// failed by our own fault. Zero means 5 s and 300 s.
 	MinBackoff, MaxBackoff time.Duration
@@ -93,6 +103,9 @@ func (c Config) Validate() error {
 	if len(c.Pools) == 0 {
 		errs = append(errs, errors.New("cloud tasks: no pool queue is configured"))
 	}
+	if c.MaxQueues < 0 {
+		errs = append(errs, fmt.Errorf("cloud tasks: %d queues at most", c.MaxQueues))
+	}
 	return errors.Join(errs...)
 }
 
@@ -104,7 +117,9 @@ type Queue struct {
 	parent string // projects/P/locations/L
 
 	mu        sync.Mutex
-	announced map[string]time.Time // own queue → when it was last asked whether it serves
+	announced map[string]time.Time // what is done once a minute → when it last was
+	counted   int                  // queues in the region, at countedAt and with those made since
+	countedAt time.Time
 }
 
 // EmulatorVariable names the environment variable that holds the host:port of a
@@ -126,8 +141,14 @@ func New(ctx context.Context, cfg Config, opts ...option.ClientOption) (*Queue, 
 	if cfg.MaxBackoff == 0 {
 		cfg.MaxBackoff = 300 * time.Second
 	}
+	if cfg.MaxQueues == 0 {
+		cfg.MaxQueues = DefaultMaxQueues
+	}
 	if cfg.Audience == "" {
 		cfg.Audience = cfg.Dispatcher
+	}
+	if cfg.Control == "" {
+		cfg.Control = cfg.Pools[0]
 	}
 	cfg.Dispatcher = strings.TrimRight(cfg.Dispatcher, "/")
 	if host := os.Getenv(EmulatorVariable); host != "" {
@@ -152,51 +173,115 @@ func New(ctx context.Context, cfg Config, opts ...option.ClientOption) (*Queue, 
 // Close ends the connection.
 func (q *Queue) Close() error { return q.client.Close() }
 
-// Pool is the shared queue that serves an endpoint without a queue of its own.
-func (q *Queue) Pool(tenant, endpoint string) string {
-	h := fnv.New32a()
-	h.Write([]byte(tenant + "/" + endpoint))
-	return q.cfg.Pools[h.Sum32()%uint32(len(q.cfg.Pools))]
-}
+// IsPool reports whether name is one of the shared queues.
+func (q *Queue) IsPool(name string) bool { return slices.Contains(q.cfg.Pools, name) }
+
+// errUnsteady: an own queue that exists refused a task; trying again helps.
+var errUnsteady = errors.New("the queue exists and refuses tasks")
 
 // Schedule makes sure that a task for t.Key exists, to run not before t.At (at
 // once when t.At is zero or past). It is idempotent in t.Key: the name is
 // derived from it, and a name that Cloud Tasks already knows is success.
 //
-// An endpoint's own queue is used once it has been seen to dispatch; before that,
-// and when it does not exist, the endpoint's pool queue is.
+// An endpoint's own queue is used for what is planned once it has been seen to
+// dispatch, and a pool for the rest. An own queue that has gone since is given up:
+// it is deleted once more, so that no task of it can ever run, [Config.Lost] makes
+// that known, and then the task goes to a pool. As long as that is not certain the
+// task is not made, and the error has the caller try again.
 func (q *Queue) Schedule(ctx context.Context, t webhook.Task) error {
-	body, err := json.Marshal(t.Key)
-	if err != nil {
-		return fmt.Errorf("schedule %s: %w", t.Key, err)
-	}
-	pool := q.Pool(t.Queue.Tenant, t.Queue.Endpoint)
-	queue := pool
-	switch {
-	case t.InOwnQueue():
-		queue = t.Queue.Own
-	case t.Queue.Own != "" && t.Queue.ReadyAt.IsZero():
-		q.announceDue(ctx, t.Queue)
-	}
-	err = q.create(ctx, queue, t.Key.TaskID(), AttemptPath, body, t.At)
-	if absent(err) && queue != pool {
-		err = q.create(ctx, pool, t.Key.TaskID(), AttemptPath, body, t.At)
-	}
+	err := q.schedule(ctx, t)
 	if err != nil {
 		return fmt.Errorf("schedule %s: %w", t.Key, err)
 	}
 	return nil
 }
 
+func (q *Queue) schedule(ctx context.Context, t webhook.Task) error {
+	pool := PoolOf(q.cfg.Pools, t.Key)
+	if !t.InOwnQueue() {
+		if t.Queue.Own != "" && t.Queue.ReadyAt.IsZero() {
+			q.announceDue(ctx, t.Queue)
+		}
+		return q.createAttempt(ctx, pool, t)
+	}
+	err := q.createAttempt(ctx, t.Queue.Own, t)
+	if !absent(err) {
+		return err
+	}
+	if err := q.giveUp(ctx, t.Queue); err != nil {
+		return err
+	}
+	return q.createAttempt(ctx, pool, t)
+}
+
+// giveUp makes sure that a queue which has refused a task as absent never runs one,
+// and that everybody knows.
+func (q *Queue) giveUp(ctx context.Context, ref webhook.QueueRef) error {
+	switch _, err := q.client.GetQueue(ctx, &taskspb.GetQueueRequest{Name: q.queueName(ref.Own)}); {
+	case err == nil:
+		return fmt.Errorf("queue %s: %w", ref.Own, errUnsteady)
+	case !absent(err):
+		return fmt.Errorf("look for queue %s: %w", ref.Own, err)
+	}
+	if err := q.DeleteQueue(ctx, ref.Own); err != nil {
+		return err
+	}
+	if q.cfg.Lost == nil {
+		return nil
+	}
+	if err := q.cfg.Lost(ctx, ref); err != nil {
+		return fmt.Errorf("give queue %s up: %w", ref.Own, err)
+	}
+	return nil
+}
+
+// PutBack makes a task for the attempt k anew, to run not before at: k, whose task
+// came from the queue from, cannot be run now. slot is at if the endpoint's rate
+// limit has allotted that time to it, else zero. The new task goes to the same
+// queue, or to another of the endpoint's pools. Idempotent in k.
+func (q *Queue) PutBack(ctx context.Context, k webhook.AttemptKey, from string, at, slot time.Time) error {
+	k.Bounce++
+	t := webhook.Task{Key: k, At: at, Slot: slot}
+	var err error
+	if from != "" && !q.IsPool(from) {
+		if err = q.createAttempt(ctx, from, t); !absent(err) {
+			return wrapPutBack(k, err)
+		}
+	}
+	return wrapPutBack(k, q.createAttempt(ctx, PoolOf(q.cfg.Pools, k), t))
+}
+
+func wrapPutBack(k webhook.AttemptKey, err error) error {
+	if err != nil {
+		return fmt.Errorf("put %s back: %w", k, err)
+	}
+	return nil
+}
+
+// SlotHeader carries [webhook.Task].Slot to the dispatcher, in RFC 3339.
+const SlotHeader = "X-Sealpost-Slot"
+
+func (q *Queue) createAttempt(ctx context.Context, queue string, t webhook.Task) error {
+	body, err := json.Marshal(t.Key)
+	if err != nil {
+		return err
+	}
+	h := headers(ctx)
+	if !t.Slot.IsZero() {
+		h[SlotHeader] = t.Slot.UTC().Format(time.RFC3339Nano)
+	}
+	return q.create(ctx, queue, t.Key.TaskID(), AttemptPath, body, t.At, h)
+}
+
 // create adds a named task; that it exists already is success.
-func (q *Queue) create(ctx context.Context, queue, id, path string, body []byte, at time.Time) error {
+func (q *Queue) create(ctx context.Context, queue, id, path string, body []byte, at time.Time, h map[string]string) error {
 	name := q.queueName(queue)
 	task := &taskspb.Task{
 		Name: name + "/tasks/" + id,
 		MessageType: &taskspb.Task_HttpRequest{HttpRequest: &taskspb.HttpRequest{
 			Url:        q.cfg.Dispatcher + path,
 			HttpMethod: taskspb.HttpMethod_POST,
-			Headers:    headers(ctx),
+			Headers:    h,
 			Body:       body,
 			AuthorizationHeader: &taskspb.HttpRequest_OidcToken{OidcToken: &taskspb.OidcToken{
 				ServiceAccountEmail: q.cfg.Invoker,
@@ -236,50 +321,6 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// CreateQueue creates the endpoint's own queue with its limits and asks it, by a
-// control task, to show that it dispatches. Idempotent in ep.Queue.
-//
-// A name that was deleted cannot be used again for days; [NewQueueName] never
-// gives one twice.
-func (q *Queue) CreateQueue(ctx context.Context, ep *webhook.Endpoint) error {
-	_, err := q.client.CreateQueue(ctx, &taskspb.CreateQueueRequest{Parent: q.parent, Queue: q.spec(ep)})
-	if err != nil && status.Code(err) != codes.AlreadyExists {
-		return fmt.Errorf("create queue %s of endpoint %s/%s: %w", ep.Queue, ep.Tenant, ep.ID, err)
-	}
-	if err := q.Announce(ctx, ep.QueueRef()); err != nil && !absent(err) {
-		return err
-	}
-	return nil
-}
-
-// spec is the endpoint's queue as Cloud Tasks is to have it. A fault of one task
-// backs off alone, without end: giving up is Spanner's decision.
-func (q *Queue) spec(ep *webhook.Endpoint) *taskspb.Queue {
-	return &taskspb.Queue{
-		Name: q.queueName(ep.Queue),
-		RateLimits: &taskspb.RateLimits{
-			MaxDispatchesPerSecond:  ep.RatePerSecond,
-			MaxConcurrentDispatches: int32(ep.MaxConcurrency),
-		},
-		RetryConfig: &taskspb.RetryConfig{
-			MaxAttempts:  -1,
-			MinBackoff:   durationpb.New(q.cfg.MinBackoff),
-			MaxBackoff:   durationpb.New(q.cfg.MaxBackoff),
-			MaxDoublings: 6,
-		},
-	}
-}
-
-// DeleteQueue deletes an endpoint's own queue with the tasks in it. A queue that
-// is not there is success.
-func (q *Queue) DeleteQueue(ctx context.Context, name string) error {
-	err := q.client.DeleteQueue(ctx, &taskspb.DeleteQueueRequest{Name: q.queueName(name)})
-	if err != nil && status.Code(err) != codes.NotFound {
-		return fmt.Errorf("delete queue %s: %w", name, err)
-	}
-	return nil
-}
-
 // Depth counts the tasks of a queue, up to limit. For people and tests.
 func (q *Queue) Depth(ctx context.Context, name string, limit int) (int, error) {
 	it := q.client.ListTasks(ctx, &taskspb.ListTasksRequest{Parent: q.queueName(name), PageSize: int32(min(limit, 1000))})
@@ -315,7 +356,7 @@ func (q *Queue) Announce(ctx context.Context, ref webhook.QueueRef) error {
 		return err
 	}
 	id := fmt.Sprintf("ready-%d", now.Unix()/int64(announceEvery/time.Second))
-	if err := q.create(ctx, ref.Own, id, QueueReadyPath, body, time.Time{}); err != nil {
+	if err := q.create(ctx, ref.Own, id, QueueReadyPath, body, time.Time{}, headers(ctx)); err != nil {
 		return fmt.Errorf("ask queue %s whether it serves: %w", ref.Own, err)
 	}
 	return nil
@@ -325,21 +366,27 @@ func (q *Queue) Announce(ctx context.Context, ref webhook.QueueRef) error {
 // endpoint whose first announcement was lost or came before the queue served.
 // That it fails costs nothing: the pool queue goes on serving.
 func (q *Queue) announceDue(ctx context.Context, ref webhook.QueueRef) {
-	now := q.cfg.Now()
-	q.mu.Lock()
-	due := now.Sub(q.announced[ref.Own]) >= announceEvery
-	if due {
-		q.announced[ref.Own] = now
-		for name, at := range q.announced { // keep the map as small as the last minute
-			if now.Sub(at) > 2*announceEvery {
-				delete(q.announced, name)
-			}
-		}
-	}
-	q.mu.Unlock()
-	if due {
+	if q.due(ref.Own) {
 		_ = q.Announce(ctx, ref)
 	}
+}
+
+// due reports whether a minute has passed since what was last done, and notes that
+// it is now.
+func (q *Queue) due(what string) bool {
+	now := q.cfg.Now()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if now.Sub(q.announced[what]) < announceEvery {
+		return false
+	}
+	for name, at := range q.announced { // keep the map as small as the last minute
+		if now.Sub(at) > 2*announceEvery {
+			delete(q.announced, name)
+		}
+	}
+	q.announced[what] = now
+	return true
 }
 
 func (q *Queue) queueName(name string) string { return q.parent + "/queues/" + name }

@@ -1,8 +1,8 @@
 package tasks_test
 
 import (
+	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -32,16 +32,25 @@ type bench struct {
 	mu   sync.Mutex
 	got  []call
 	code int
+
+	maxQueues int // of tasks.Config
+	lost      []string
+	lostErr   error
 }
 
 type call struct {
-	queue, path, body, auth string
-	at                      time.Time
+	queue, path, body, auth, slot string
+	at                            time.Time
 }
 
 func newBench(t *testing.T, o cloudtasks.Options) *bench {
 	t.Helper()
-	b := &bench{clock: cloudtasks.NewVirtualClock(start), code: http.StatusNoContent}
+	return newLimitedBench(t, o, 0)
+}
+
+func newLimitedBench(t *testing.T, o cloudtasks.Options, maxQueues int) *bench {
+	t.Helper()
+	b := &bench{clock: cloudtasks.NewVirtualClock(start), code: http.StatusNoContent, maxQueues: maxQueues}
 	o.Clock, o.Sequential = b.clock, true
 	o.Transport = cloudtasks.HandlerTransport(http.HandlerFunc(b.serve))
 	b.srv = cloudtasks.New(o)
@@ -52,7 +61,13 @@ func newBench(t *testing.T, o cloudtasks.Options) *bench {
 	t.Cleanup(b.srv.Close)
 	b.q, err = tasks.New(t.Context(), tasks.Config{
 		Project: "p", Location: "us-central1", Dispatcher: "http://dispatcher.test", Invoker: "dispatch@p.iam.gserviceaccount.com",
-		Pools: []string{"pool-0", "pool-1"}, Now: b.clock.Now,
+		Pools: []string{"pool-0", "pool-1"}, Now: b.clock.Now, MaxQueues: b.maxQueues,
+		Lost: func(_ context.Context, ref webhook.QueueRef) error {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.lost = append(b.lost, ref.Own)
+			return b.lostErr
+		},
 	}, option.WithEndpoint(addr), option.WithoutAuthentication(), option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())))
 	if err != nil {
 		t.Fatal(err)
@@ -72,7 +87,7 @@ func (b *bench) serve(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.got = append(b.got, call{r.Header.Get("X-CloudTasks-QueueName"), r.URL.Path, string(body), r.Header.Get("Authorization"), b.clock.Now()})
+	b.got = append(b.got, call{r.Header.Get("X-CloudTasks-QueueName"), r.URL.Path, string(body), r.Header.Get("Authorization"), r.Header.Get(tasks.SlotHeader), b.clock.Now()})
 	w.WriteHeader(b.code)
 }
 
@@ -239,18 +254,6 @@ func TestScheduleErrors(t *testing.T) {
 	b.clock.Advance(time.Minute)
 	if got := b.take(); len(got) != 1 {
 		t.Errorf("%d runs, want one", len(got))
-	}
-}
-
-func TestPoolSpreads(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, cloudtasks.Options{})
-	seen := map[string]int{}
-	for i := range 200 {
-		seen[b.q.Pool("t", fmt.Sprint("ep-", i))]++
-	}
-	if len(seen) != 2 || seen["pool-0"] < 50 || seen["pool-1"] < 50 {
-		t.Errorf("pools are used %v", seen)
 	}
 }
 

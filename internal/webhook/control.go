@@ -21,7 +21,9 @@ const (
 	// ControlRelease has an endpoint's queue go on and schedules what was held, a page
 	// at a time.
 	ControlRelease ControlKind = "release"
-	// ControlNotify publishes the notices that are not published yet.
+	// ControlCancel cancels what is open of a deleted endpoint.
+	ControlCancel ControlKind = "cancel"
+	// ControlNotify publishes the endpoint's notices that are not published yet.
 	ControlNotify ControlKind = "notify"
 )
 
@@ -35,7 +37,9 @@ type Control struct {
 	// Epoch is the endpoint's [Health].Epoch that it belongs to. In another epoch it
 	// does nothing: a later change made its own.
 	Epoch int64 `json:"epoch"`
-	// Page is where a release goes on: the key of the last event done, empty at first.
+	// Page is where a release goes on: the id of the last event done, empty at first.
+	// Of a cancel it is the number of the run, from 0, and of a notify the id of the
+	// notice that asks for it, so that each has a task.
 	Page string    `json:"page,omitempty"`
 	At   time.Time `json:"-"` // not before; zero = now
 }
@@ -54,9 +58,14 @@ func ParseControl(b []byte) (Control, error) {
 		return c, fmt.Errorf("control: %w", err)
 	}
 	switch c.Kind {
-	case ControlProbe, ControlHold, ControlRelease, ControlNotify:
+	case ControlProbe, ControlHold, ControlRelease, ControlCancel, ControlNotify:
 	default:
 		return c, fmt.Errorf("control: kind %q is unknown", c.Kind)
+	}
+	if c.Kind == ControlRelease && c.Page != "" {
+		if _, err := ParseEventID(c.Page); err != nil {
+			return c, fmt.Errorf("control %s: page: %w", c.Kind, err)
+		}
 	}
 	if ValidName(c.Tenant) != nil || ValidName(c.Endpoint) != nil || c.Epoch < 0 {
 		return c, fmt.Errorf("control %s: tenant, endpoint or epoch is missing", c.Kind)

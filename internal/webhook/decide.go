@@ -36,12 +36,19 @@ const (
 	ReasonEndpointDisabled  = "endpoint disabled"
 	ReasonEndpointDeleted   = "endpoint deleted"
 	ReasonPayloadGone       = "payload no longer stored"
+	ReasonNotItsTurn        = "waits for an earlier one of its ordering key"
+	ReasonKeyParked         = "ordering key parked behind a dead delivery"
+	ReasonTestFailed        = "a test is not repeated"
+	// ReasonPermanent is followed by the status.
+	ReasonPermanent = "permanent failure: "
 )
 
 // Decide says what becomes of d, whose attempt d.Attempt ended in o at now.
 //
 //   - 2xx: delivered.
-//   - 410: held, and the endpoint is to be disabled.
+//   - 410: held, and the endpoint is to be disabled, whatever p says.
+//   - a status of p.Permanent: dead at once, except 429, 502, 503 and 504, which
+//     ask for a later try.
 //   - anything else: the next attempt of p's schedule, or dead after the last one
 //     or when it would start beyond p.MaxAge.
 //
@@ -54,6 +61,8 @@ func Decide(d Delivery, o Outcome, p RetryPolicy, now time.Time) Decision {
 		return Decision{State: DeliveryDelivered}
 	case o.Class == ClassStatus && o.Status == http.StatusGone:
 		return Decision{State: DeliveryHeld, Reason: ReasonGone, Disable: true}
+	case o.Class == ClassStatus && p.Permanent.Has(o.Status) && !neverPermanent(o.Status):
+		return Decision{State: DeliveryDead, Reason: ReasonPermanent + failure(o)}
 	case d.Attempt >= p.Attempts():
 		return Decision{State: DeliveryDead, Reason: ReasonAttemptsExhausted}
 	}
@@ -71,16 +80,7 @@ func Decide(d Delivery, o Outcome, p RetryPolicy, now time.Time) Decision {
 }
 
 // throttles reports whether the answer asks for fewer requests.
-func throttles(o Outcome) bool {
-	if o.Class != ClassStatus {
-		return false
-	}
-	switch o.Status {
-	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		return true
-	}
-	return false
-}
+func throttles(o Outcome) bool { return o.Class == ClassStatus && throttling(o.Status) }
 
 func failure(o Outcome) string {
 	if o.Class == ClassStatus {

@@ -5,19 +5,22 @@ import "time"
 // DeliveryState is the fate of one event at one endpoint.
 type DeliveryState string
 
-// Delivery states. Only scheduled and held are open: something may still be sent
-// without anybody asking for a replay.
+// Delivery states. Only scheduled, waiting and held are open: something may still
+// be sent without anybody asking for a replay.
 const (
 	DeliveryScheduled DeliveryState = "scheduled" // waits for its next attempt
+	DeliveryWaiting   DeliveryState = "waiting"   // for an earlier delivery of its ordering key to end
 	DeliveryDelivered DeliveryState = "delivered" // the endpoint said 2xx
 	DeliveryDead      DeliveryState = "dead"      // attempts or age exhausted
-	DeliveryHeld      DeliveryState = "held"      // endpoint disabled: kept until released or replayed
+	DeliveryHeld      DeliveryState = "held"      // endpoint paused, disabled or its circuit open, or its filter failed: kept until released or replayed
 	DeliveryCancelled DeliveryState = "cancelled" // endpoint or payload removed
 	DeliveryFiltered  DeliveryState = "filtered"  // the endpoint's payload filter said no
 )
 
 // Open reports whether the delivery may still be attempted of its own accord.
-func (s DeliveryState) Open() bool { return s == DeliveryScheduled || s == DeliveryHeld }
+func (s DeliveryState) Open() bool {
+	return s == DeliveryScheduled || s == DeliveryWaiting || s == DeliveryHeld
+}
 
 // Trigger is why an attempt was made.
 type Trigger string
@@ -70,9 +73,19 @@ type Delivery struct {
 	StartedAt  time.Time
 	LastStatus int
 	LastClass  Class
+	// OrderKey and OrderSeq are the delivery's number among those of its endpoint and
+	// ordering key, and stay what they are; both are zero where there is no order.
+	OrderKey OrderKey
+	OrderSeq int64
+	// OrderPlace is its place in the line of those that are open: OrderSeq, unless it
+	// has joined the line again; 0 if it is not in it.
+	OrderPlace int64
 	CreatedAt  time.Time
 	UpdatedAt  time.Time
 }
+
+// Ordered reports whether the delivery has its turn and must wait for it.
+func (d *Delivery) Ordered() bool { return d.OrderSeq != 0 }
 
 // Key names the delivery's next attempt.
 func (d *Delivery) Key() AttemptKey {
@@ -97,6 +110,8 @@ type Attempt struct {
 	Excerpt      []byte
 	Truncated    bool
 	WroteRequest bool // the whole request was written to the connection
+	// Exchange is set where a person asked for the attempt; see [Exchange].
+	Exchange *Exchange
 }
 
 // Task is a Cloud Task that ought to exist.
@@ -106,12 +121,24 @@ type Task struct {
 	Queue QueueRef
 	// Planned is when the delivery came to wait for this attempt.
 	Planned time.Time
+	// Slot is the time that the endpoint's rate limit has allotted to the attempt, if
+	// it has been put back for that; zero if not.
+	Slot time.Time
+	// Direct keeps the task out of the endpoint's own queue, which may be paused:
+	// probes and tests go out all the same.
+	Direct bool
 }
+
+// Direct reports whether the trigger's attempts are made while the endpoint's own
+// queue may be paused.
+func (t Trigger) Direct() bool { return t == TriggerProbe || t == TriggerTest }
 
 // InOwnQueue reports whether the task belongs into the endpoint's own queue. It
 // depends on when the attempt was planned, not on when it is asked: Cloud Tasks
 // knows a task's name within one queue only, so that a task made again must go
 // where the first went, or the attempt would be made twice.
 func (t *Task) InOwnQueue() bool {
-	return t.Queue.Own != "" && !t.Queue.ReadyAt.IsZero() && !t.Queue.ReadyAt.After(t.Planned)
+	q := t.Queue
+	return !t.Direct && q.Own != "" && !q.ReadyAt.IsZero() && !q.ReadyAt.After(t.Planned) &&
+		(q.LeftAt.IsZero() || q.LeftAt.After(t.Planned))
 }

@@ -32,6 +32,10 @@ type Event struct {
 	Type        string
 	Subject     string
 	OrderingKey string
+	// Sequence grows among the events of an ordering key: their places for an ordered
+	// endpoint, else the microsecond in which they were stored. It is set where an event
+	// is to be sent, and 0 without an ordering key.
+	Sequence    int64
 	ContentType string // as received
 	Headers     []Header
 	Body        []byte

@@ -30,6 +30,9 @@ const (
 	MaxThrottle = 24 * time.Hour
 	// ProbeTime is how long a probe may take to report before another is made.
 	ProbeTime = 5 * time.Minute
+	// MinFailuresToDisable is how many failures at least make "nothing but failures":
+	// two events a week apart say little.
+	MinFailuresToDisable = 3
 )
 
 // warnAfter are the times of nothing but failures after which the owner is
@@ -45,7 +48,8 @@ type HealthPolicy struct {
 	// up to MaxCoolDown, and 0–20 % are added.
 	CoolDown    time.Duration `json:"cool_down_ns,omitempty"`
 	MaxCoolDown time.Duration `json:"max_cool_down_ns,omitempty"`
-	// DisableAfter is how long nothing but failures are borne.
+	// DisableAfter is how long nothing but failures, and at least
+	// [MinFailuresToDisable] of them, are borne.
 	DisableAfter time.Duration `json:"disable_after_ns,omitempty"`
 }
 
@@ -95,7 +99,8 @@ type Health struct {
 	LastFailureAt time.Time
 	OpenedAt      time.Time // when the breaker last left closed
 	// OpenUntil is, while open, the cool-down's end; while half-open, when the probe
-	// is given up.
+	// is given up. Zero while open means that the cool-down is over and there was no
+	// delivery to probe with: the next one is the probe.
 	OpenUntil time.Time
 	// Trips counts the openings since the breaker was last closed.
 	Trips int64
@@ -103,13 +108,31 @@ type Health struct {
 	ThrottledUntil time.Time
 	ThrottleStep   int64 // throttling answers in a row, each after the last one's wait
 	Warned         int64 // warnings given since FailingSince
-	// Epoch grows whenever deliveries are to be held or released from now on. It names
-	// control tasks, so that one of an earlier epoch is known to be late.
+	// Epoch grows whenever deliveries are to be held, probed with or released from now
+	// on. It names control tasks, so that one of an earlier epoch is known to be late.
 	Epoch int64
+	// ReleasedEpoch is the epoch whose release has ended: while it is less than Epoch
+	// and nothing is to be held, a release is under way.
+	ReleasedEpoch int64
+	// ReleaseAll says that the release under way was asked for by somebody and leaves
+	// nothing out.
+	ReleaseAll bool
+	// LeftAt is when somebody switched the endpoint on and left what was held: what
+	// was held by then waits until somebody releases it. Zero means that nothing was
+	// left.
+	LeftAt time.Time
 }
 
 // Closed reports whether ordinary attempts may be made as far as the breaker goes.
 func (h *Health) Closed() bool { return h.Breaker == "" || h.Breaker == BreakerClosed }
+
+// Holds reports whether ordinary deliveries are to be held at now as far as the
+// breaker goes. Once a cool-down is over, or a probe given up, it does not: what
+// comes then becomes the probe.
+func (h *Health) Holds(now time.Time) bool { return !h.Closed() && now.Before(h.OpenUntil) }
+
+// Releasing reports whether a release is to be carried through.
+func (h *Health) Releasing() bool { return h.Closed() && h.ReleasedEpoch < h.Epoch }
 
 // Throttled reports whether dispatches must wait at now.
 func (h *Health) Throttled(now time.Time) bool { return h.ThrottledUntil.After(now) }
@@ -152,13 +175,25 @@ const (
 	ReasonEndpointPaused = "endpoint paused"
 )
 
+// Reasons for which a delivery is scheduled as it is.
+const (
+	ReasonThrottled = "throttled"
+	ReasonReleased  = "released"
+)
+
+// ReasonFilterFailed begins the reason of a delivery that is held because its
+// endpoint's filter could not say yes or no.
+const ReasonFilterFailed = "filter failed: "
+
 // Observe says what the attempt o of ep changes in h at now.
 //
 //   - A success ends the row of failures. It closes the breaker if it was the
 //     probe's, or began after the breaker opened.
 //   - A failure counts. In a closed breaker, the last of p.FailuresToOpen in a row
-//     opens it. A failed probe opens it again for longer. Other failures that end
-//     while it is open are those of attempts already under way and change no state.
+//     opens it, until the cool-down is over and no throttle is left. A failed probe
+//     opens it again for longer, or closes it where the policy has come to know no
+//     breaker. Other failures that end while it is open are those of attempts already
+//     under way and change no state.
 //   - 429, 502, 503 and 504 have dispatches wait: for the policy's next delay, one
 //     step further each time that the endpoint, after having been left alone for
 //     that long, still asks for it, or for Retry-After where that is longer; never
@@ -184,7 +219,7 @@ func (h Health) Observe(ep *Endpoint, o Observation, now time.Time) HealthChange
 	switch {
 	case o.Outcome.Class == ClassStatus && o.Outcome.Status == 410:
 		c.Disable = ReasonGone
-	case p.DisableAfter > 0 && now.Sub(n.FailingSince) >= p.DisableAfter:
+	case p.DisableAfter > 0 && now.Sub(n.FailingSince) >= p.DisableAfter && n.ConsecutiveFailures >= MinFailuresToDisable:
 		c.Disable = ReasonFailingForDays
 	}
 	if c.Disable != "" {
@@ -193,12 +228,15 @@ func (h Health) Observe(ep *Endpoint, o Observation, now time.Time) HealthChange
 		n.Breaker, n.OpenUntil, n.Trips = BreakerClosed, time.Time{}, 0 // the state holds now
 		return c
 	}
-	for n.Warned < int64(len(warnAfter)) && now.Sub(n.FailingSince) >= warnAfter[n.Warned] && p.DisableAfter > warnAfter[n.Warned] {
+	for n.Warned < int64(len(warnAfter)) && now.Sub(n.FailingSince) >= warnAfter[n.Warned] &&
+		(p.DisableAfter < 0 || p.DisableAfter > warnAfter[n.Warned]) {
 		if n.Warned++; len(c.Notices) == 0 {
 			c.Notices = append(c.Notices, NoticeEndpointFailing)
 		}
 	}
 	switch {
+	case h.Breaker == BreakerHalfOpen && o.Probe && p.FailuresToOpen < 0:
+		c.close()
 	case h.Closed() && p.FailuresToOpen > 0 && n.ConsecutiveFailures >= p.FailuresToOpen:
 		c.Notices = append(c.Notices, NoticeBreakerOpened)
 		n.OpenedAt, n.Trips = now, 0
@@ -216,10 +254,7 @@ func (c *HealthChange) succeeded(o Observation, now time.Time) {
 		if !o.Probe && o.StartedAt.Before(h.OpenedAt) {
 			return
 		}
-		c.Closed = true
-		c.Notices = append(c.Notices, NoticeBreakerClosed)
-		h.Breaker, h.OpenUntil, h.OpenedAt, h.Trips = BreakerClosed, time.Time{}, time.Time{}, 0
-		h.Epoch++
+		c.close()
 	}
 	h.ConsecutiveFailures, h.FailingSince, h.Warned = 0, time.Time{}, 0
 	if !h.Throttled(now) {
@@ -227,12 +262,20 @@ func (c *HealthChange) succeeded(o Observation, now time.Time) {
 	}
 }
 
+func (c *HealthChange) close() {
+	h := &c.Health
+	c.Closed = true
+	c.Notices = append(c.Notices, NoticeBreakerClosed)
+	h.Breaker, h.OpenUntil, h.OpenedAt, h.Trips = BreakerClosed, time.Time{}, time.Time{}, 0
+	h.Epoch++
+}
+
 func (c *HealthChange) open(ep *Endpoint, p HealthPolicy, now time.Time) {
 	h := &c.Health
 	h.Breaker = BreakerOpen
 	h.Trips++
 	h.Epoch++
-	h.OpenUntil = now.Add(coolDown(ep, p, h.Trips, h.Epoch))
+	h.OpenUntil = later(now.Add(coolDown(ep, p, h.Trips, h.Epoch)), h.ThrottledUntil)
 	c.Opened = true
 }
 
@@ -250,13 +293,16 @@ func coolDown(ep *Endpoint, p HealthPolicy, trips, epoch int64) time.Duration {
 
 // throttle keeps the endpoint's next dispatches back.
 func (h *Health) throttle(ep *Endpoint, o Observation, now time.Time) {
+	shortest, longest := ep.Retry.Bounds(h.ThrottleStep + 2)
+	// The delivery that was answered so waits at least as long by its own schedule,
+	// unless full jitter draws it a short wait.
+	wait := max(shortest, longest/2)
 	if o.StartedAt.Before(h.ThrottledUntil) {
 		// It began before the endpoint was left alone: one of many under way at once.
 		h.ThrottledUntil = later(h.ThrottledUntil, now.Add(min(o.Outcome.RetryAfter, MaxThrottle)))
 		return
 	}
 	h.ThrottleStep++
-	wait := ep.Retry.Delay(AttemptKey{Tenant: ep.Tenant, Endpoint: ep.ID, Generation: 1, Attempt: h.ThrottleStep + 1})
 	h.ThrottledUntil = now.Add(min(max(wait, o.Outcome.RetryAfter), MaxThrottle))
 }
 
@@ -268,19 +314,124 @@ func later(a, b time.Time) time.Time {
 }
 
 // Probe starts a probe if one is due: the breaker is open and its cool-down over,
-// or half-open and the last probe was given up. ok is false, and nothing changes,
-// otherwise.
+// or half-open and the last probe was given up. Each has an epoch of its own. ok is
+// false, and nothing changes, otherwise.
 func (h Health) Probe(now time.Time) (next Health, ok bool) {
 	if h.Closed() || now.Before(h.OpenUntil) {
 		return h, false
 	}
 	h.Breaker = BreakerHalfOpen
 	h.OpenUntil = now.Add(ProbeTime)
+	h.Epoch++
 	return h, true
 }
 
+// Await is the health of an endpoint whose cool-down is over: until there is a
+// probe, the next delivery that comes is it.
+func (h Health) Await() Health {
+	h.Breaker, h.OpenUntil = BreakerOpen, time.Time{}
+	return h
+}
+
 // Reset is the health of an endpoint that somebody has switched on again: the past
-// does not count, and deliveries held before are of an earlier epoch.
-func (h Health) Reset() Health {
-	return Health{LastSuccessAt: h.LastSuccessAt, LastFailureAt: h.LastFailureAt, Epoch: h.Epoch + 1}
+// does not count, and deliveries held before are of an earlier epoch. The release
+// that follows takes them up, or, with leave, passes by what was held by now: that
+// waits until somebody says so.
+func (h Health) Reset(leave bool, now time.Time) Health {
+	r := Health{LastSuccessAt: h.LastSuccessAt, LastFailureAt: h.LastFailureAt, Epoch: h.Epoch + 1, ReleasedEpoch: h.ReleasedEpoch}
+	if leave {
+		r.LeftAt = now
+	}
+	return r
+}
+
+// Admission is what is to become of a scheduled delivery whose time has come.
+type Admission string
+
+// Admissions.
+const (
+	AdmitRun    Admission = "run"    // make the attempt
+	AdmitProbe  Admission = "probe"  // make it the probe
+	AdmitHeld   Admission = "held"   // keep it until the endpoint is released
+	AdmitLater  Admission = "later"  // not before Health.ThrottledUntil
+	AdmitCancel Admission = "cancel" // the endpoint is deleted
+)
+
+// Admit says whether an attempt that trigger asks for may be made to ep at now, and
+// why not.
+//
+//   - A test is made whatever the state, so that somebody can see whether an
+//     endpoint works before switching it on; only not to a deleted one.
+//   - A paused or disabled endpoint, and one whose breaker is open, is sent nothing.
+//     A probe under way is an exception to the latter. Once the cool-down is over,
+//     whatever comes first becomes the probe.
+//   - A throttled endpoint's deliveries wait, probes excepted, which wait already.
+func Admit(ep *Endpoint, h *Health, trigger Trigger, now time.Time) (a Admission, reason string) {
+	switch {
+	case ep.State == EndpointDeleted:
+		return AdmitCancel, ReasonEndpointDeleted
+	case trigger == TriggerTest:
+		return AdmitRun, ""
+	case ep.State == EndpointPaused:
+		return AdmitHeld, ReasonEndpointPaused
+	case ep.State != EndpointActive:
+		return AdmitHeld, ReasonEndpointDisabled
+	case trigger == TriggerProbe && h.Breaker == BreakerHalfOpen:
+		return AdmitRun, ""
+	case h.Holds(now):
+		return AdmitHeld, ReasonBreakerOpen
+	case !h.Closed():
+		return AdmitProbe, ""
+	case h.Throttled(now):
+		return AdmitLater, ReasonThrottled
+	}
+	return AdmitRun, ""
+}
+
+// AfterThrottle is when the attempt k, which a throttle keeps back at now, is to be
+// made: at the throttle's end, and up to a fifth of the wait later, at least a
+// second and at most a minute, so that not all come back at once.
+func (h *Health) AfterThrottle(k AttemptKey, now time.Time) time.Time {
+	spread := min(max(h.ThrottledUntil.Sub(now)/5, time.Second), time.Minute)
+	return h.ThrottledUntil.Add(time.Duration(float64(spread) * fraction(k)))
+}
+
+// DecideTriggered is [Decide] with regard to what the attempt was made for. A test
+// is made once: it is delivered or dead. A probe's failure never makes its delivery
+// dead: the probe was our choice, and the delivery has one attempt more.
+func DecideTriggered(d Delivery, o Outcome, p RetryPolicy, now time.Time) Decision {
+	if d.Trigger == TriggerTest {
+		if o.OK() {
+			return Decision{State: DeliveryDelivered}
+		}
+		return Decision{State: DeliveryDead, Reason: ReasonTestFailed}
+	}
+	dec := Decide(d, o, p, now)
+	if d.Trigger == TriggerProbe && dec.State == DeliveryDead {
+		next := d.Key()
+		next.Attempt++
+		return Decision{State: DeliveryScheduled, Reason: failure(o), NextAttempt: next.Attempt, NextAttemptAt: now.Add(p.Delay(next))}
+	}
+	return dec
+}
+
+// Outstanding are the controls that an endpoint's state calls for, the publication
+// of its notices apart: whoever finds them missing makes them.
+func Outstanding(ep *Endpoint, h *Health) []Control {
+	c := Control{Tenant: ep.Tenant, Endpoint: ep.ID, Epoch: h.Epoch}
+	as := func(kind ControlKind, at time.Time) Control {
+		c.Kind, c.At = kind, at
+		return c
+	}
+	switch {
+	case ep.State == EndpointDeleted:
+		return []Control{as(ControlCancel, time.Time{})}
+	case ep.State != EndpointActive:
+		return []Control{as(ControlHold, time.Time{})}
+	case !h.Closed():
+		return []Control{as(ControlHold, time.Time{}), as(ControlProbe, h.OpenUntil)}
+	case h.Releasing():
+		return []Control{as(ControlRelease, time.Time{})}
+	}
+	return nil
 }

@@ -71,6 +71,16 @@ func ParseEventID(s string) (EventKey, error) {
 	return k, nil
 }
 
+// OrderKey stands for an ordering key in primary keys and indexes.
+type OrderKey [16]byte
+
+// OrderKeyOf is the first 16 bytes of the key's SHA-256.
+func OrderKeyOf(orderingKey string) (k OrderKey) {
+	sum := sha256.Sum256([]byte(orderingKey))
+	copy(k[:], sum[:])
+	return k
+}
+
 // EndpointID is the id of an endpoint that was given none: "ep_" and the text
 // form of 16 bytes, for which a UUIDv7 serves.
 func EndpointID(u [16]byte) string { return "ep_" + idText.EncodeToString(u[:]) }
@@ -108,6 +118,10 @@ type AttemptKey struct {
 	// release, a replay). It makes task names unique where Cloud Tasks still
 	// remembers the old name; it never changes the attempt number.
 	Task int64 `json:"task"`
+	// Bounce counts how often the dispatcher put the task back for later, because
+	// the endpoint's limits or shares were used up. Like Task it makes names unique
+	// and never changes the attempt; unlike Task it is not in the delivery's row.
+	Bounce int64 `json:"bounce,omitempty"`
 }
 
 // TaskID is the deterministic Cloud Tasks name of the attempt's task: creating
@@ -115,6 +129,9 @@ type AttemptKey struct {
 // tasks, so that sequential ids do not slow the queue down.
 func (k AttemptKey) TaskID() string {
 	name := fmt.Sprintf("%s-%s-%s-%d-%d-%d", k.Event.ID(), k.Tenant, k.Endpoint, k.Generation, k.Attempt, k.Task)
+	if k.Bounce > 0 {
+		name += fmt.Sprintf("-b%d", k.Bounce)
+	}
 	sum := sha256.Sum256([]byte(name))
 	return hex.EncodeToString(sum[:6]) + "-" + name
 }
@@ -131,7 +148,7 @@ func ParseAttemptKey(b []byte) (AttemptKey, error) {
 		return k, fmt.Errorf("attempt key: %w", err)
 	}
 	if k.Event == (EventKey{}) || ValidName(k.Tenant) != nil || ValidName(k.Endpoint) != nil ||
-		k.Generation < 1 || k.Attempt < 1 || k.Task < 1 {
+		k.Generation < 1 || k.Attempt < 1 || k.Task < 1 || k.Bounce < 0 {
 		return k, fmt.Errorf("attempt key is incomplete: %s", k)
 	}
 	return k, nil

@@ -36,6 +36,18 @@ need_java() {
   apt_install default-jre-headless || die "Java 11 or newer is needed for the Pub/Sub emulator. Debian, Ubuntu: apt-get install default-jre-headless; macOS: brew install openjdk; others: https://adoptium.net"
 }
 
+node_serves() {
+  have node && have npm && node -e 'process.exit(parseInt(process.versions.node, 10) >= 18 ? 0 : 1)'
+}
+
+# need_node: for the tests that verify our signatures with Node's libraries.
+need_node() {
+  if node_serves; then return 0; fi
+  say "Node 18 or newer with npm is missing; trying apt…"
+  if apt_install nodejs npm && node_serves; then return 0; fi
+  die "Node 18 or newer with npm is needed: https://nodejs.org (Debian, Ubuntu: apt-get install nodejs npm; macOS: brew install node)"
+}
+
 # need_emulators TOOL: TOOL is the built withemulators. Installs what is missing, in
 # the way gcloud itself was installed.
 need_emulators() {

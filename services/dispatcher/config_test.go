@@ -44,6 +44,12 @@ func TestLoad(t *testing.T) {
 		{"bad prefix", []string{"EGRESS_ALLOW_PREFIXES=10.0.0.0"}, []string{"EGRESS_ALLOW_PREFIXES"}},
 		{"probe", []string{"EGRESS_PROBE_URL=https://probe.example.com/"}, nil},
 		{"probe that may not be dialled", []string{"EGRESS_PROBE_URL=http://10.0.0.1/"}, []string{"EGRESS_PROBE_URL"}},
+		{"proxy", []string{"EGRESS_PROXY=http://user:s3cret@10.0.0.5:4750"}, nil},
+		{"proxy without a port", []string{"EGRESS_PROXY=http://proxy"}, []string{"EGRESS_PROXY"}},
+		{"topics", []string{"DESTINATION_TOPICS=billing, team-*"}, nil},
+		{"a topic of ours", []string{"DESTINATION_TOPICS=sealpost-events"}, []string{"DESTINATION_TOPICS"}},
+		{"console", []string{"CONSOLE_URL=https://console.example.com/"}, nil},
+		{"console with a query", []string{"CONSOLE_URL=https://console.example.com/?a=b"}, []string{"CONSOLE_URL"}},
 		{"no check of callers in earnest", []string{"AUTH=none"}, []string{"AUTH=none"}},
 	} {
 		cfg, err := load(env(c.env...))

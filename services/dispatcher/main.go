@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"time"
 
+	"github.com/sealpost/sealpost/internal/bus"
 	"github.com/sealpost/sealpost/internal/deliver"
 	"github.com/sealpost/sealpost/internal/secrets"
 	"github.com/sealpost/sealpost/internal/serve"
@@ -42,12 +44,29 @@ func run(ctx context.Context, getenv func(string) string) error {
 		return err
 	}
 	defer st.Close()
+	cfg.tasks.Lost = st.LostQueue
 	queue, err := tasks.New(ctx, cfg.tasks)
 	if err != nil {
 		return err
 	}
 	defer queue.Close()
-	d := deliver.New(deliver.Options{Store: st, Queue: queue, Sealer: sealer, Policy: cfg.policy, ProbeURL: cfg.ProbeURL, Version: serve.Version(), Log: log})
+	events, err := bus.NewPublisher(ctx, cfg.Project, cfg.EventsTopic, bus.PublisherOptions{})
+	if err != nil {
+		return err
+	}
+	defer closeWithin(events.Close, time.Second)
+	publish := func(ctx context.Context, m bus.EventMessage) error {
+		_, err := events.PublishEvent(ctx, m)
+		return err
+	}
+	topics, err := bus.NewTopics(ctx, cfg.Project, bus.PublisherOptions{})
+	if err != nil {
+		return err
+	}
+	defer closeWithin(topics.Close, time.Second)
+	d := deliver.New(deliver.Options{Store: st, Queue: queue, Sealer: sealer, Policy: cfg.policy, Proxy: cfg.proxy, ProbeURL: cfg.ProbeURL,
+		ConsoleURL: cfg.ConsoleURL, Publish: publish, Publisher: topics, Topics: cfg.Topics, MaxInFlight: cfg.MaxInFlight,
+		Version: serve.Version(), Log: log})
 	defer d.Close()
 
 	ready := func(ctx context.Context) error { return errors.Join(st.Ping(ctx), d.Ready(ctx)) }
@@ -56,4 +75,13 @@ func run(ctx context.Context, getenv func(string) string) error {
 		return err
 	}
 	return serve.Run(ctx, l, serve.WithHealth(cfg.auth.Wrap(d.Routes(), log), ready, log), log)
+}
+
+// closeWithin has nothing left to send: every publish has been waited for.
+func closeWithin(closing func(context.Context) error, limit time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	if err := closing(ctx); err != nil {
+		slog.Warn("close a publisher", slog.String("error", err.Error()))
+	}
 }

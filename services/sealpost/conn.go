@@ -19,6 +19,8 @@ const environmentHelp = `  GOOGLE_CLOUD_PROJECT   the project
   DISPATCHER_URL         base URL of the dispatcher, where tasks are posted
   INVOKER                service account whose identity tasks carry
   POOL_QUEUES            shared queues, comma-separated
+  MAX_QUEUES             queues that the region may have in all (default 1000)
+  CONTROL_QUEUE          queue of control tasks (default sealpost-control)
   KEYSET_SECRET          secret that holds the keyset which seals endpoint keys
   KEYSET_VERSIONS        its version numbers in use, comma-separated
   EVENTS_TOPIC           topic of published events (default sealpost-events)
@@ -55,13 +57,19 @@ func (c *cli) store(ctx context.Context) (*store.Store, error) {
 }
 
 func (c *cli) queue(ctx context.Context) (*tasks.Queue, error) {
-	cfg := tasks.Config{Location: c.envOr("LOCATION", "us-central1"), Pools: serve.SplitList(c.getenv("POOL_QUEUES"))}
+	cfg := tasks.Config{Location: c.envOr("LOCATION", "us-central1"), Pools: serve.SplitList(c.getenv("POOL_QUEUES")),
+		Control: c.envOr("CONTROL_QUEUE", "sealpost-control")}
 	for name, p := range map[string]*string{"GOOGLE_CLOUD_PROJECT": &cfg.Project, "DISPATCHER_URL": &cfg.Dispatcher, "INVOKER": &cfg.Invoker} {
 		v, err := c.env(name)
 		if err != nil {
 			return nil, err
 		}
 		*p = v
+	}
+	e := serve.NewEnv(c.getenv)
+	cfg.MaxQueues = int(e.Number("MAX_QUEUES", tasks.DefaultMaxQueues, 1, 1_000_000))
+	if err := e.Err(); err != nil {
+		return nil, usageError{err}
 	}
 	return tasks.New(ctx, cfg)
 }

@@ -3,10 +3,12 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -14,10 +16,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
-	"github.com/sealpost/sealpost/internal/deliver"
 	"github.com/sealpost/sealpost/internal/safedial"
 	"github.com/sealpost/sealpost/internal/secrets"
-	"github.com/sealpost/sealpost/internal/serve"
 	"github.com/sealpost/sealpost/internal/signing"
 	"github.com/sealpost/sealpost/internal/store"
 	"github.com/sealpost/sealpost/internal/tasks"
@@ -26,22 +26,27 @@ import (
 
 // endpointView is an endpoint as commands print it.
 type endpointView struct {
-	ID             string     `json:"id"`
-	Tenant         string     `json:"tenant"`
-	URL            string     `json:"url"` // query values masked
-	Description    string     `json:"description,omitempty"`
-	Events         []string   `json:"events"`
-	State          string     `json:"state"`
-	StateReason    string     `json:"state_reason,omitempty"`
-	RatePerSecond  float64    `json:"rate_per_second"`
-	MaxConcurrency int64      `json:"max_concurrency"`
-	TimeoutSeconds float64    `json:"timeout_seconds"`
-	Queue          string     `json:"queue"`
-	QueueReady     bool       `json:"queue_ready"`
-	QueueError     string     `json:"queue_error,omitempty"`
-	CreatedAt      *time.Time `json:"created_at,omitempty"`
-	Secret         string     `json:"secret,omitempty"` // shown once, when made
-	Keys           []keyView  `json:"keys,omitempty"`
+	ID             string   `json:"id"`
+	Tenant         string   `json:"tenant"`
+	URL            string   `json:"url"` // query values masked
+	Description    string   `json:"description,omitempty"`
+	Events         []string `json:"events"`
+	State          string   `json:"state"`
+	StateReason    string   `json:"state_reason,omitempty"`
+	RatePerSecond  float64  `json:"rate_per_second"`
+	MaxConcurrency int64    `json:"max_concurrency"`
+	TimeoutSeconds float64  `json:"timeout_seconds"`
+	Retry          string   `json:"retry"`
+	Queue          string   `json:"queue"` // empty: shared queues
+	QueueReady     bool     `json:"queue_ready"`
+	QueueLeaving   bool     `json:"queue_leaving,omitempty"` // it gets no new tasks
+	Breaker        string   `json:"breaker,omitempty"`
+	// Settings are those that were set; the values of headers are masked.
+	Settings   webhook.EndpointSettings `json:"settings,omitzero"`
+	QueueError string                   `json:"queue_error,omitempty"`
+	CreatedAt  *time.Time               `json:"created_at,omitempty"`
+	Secret     string                   `json:"secret,omitempty"` // shown once, when made
+	Keys       []keyView                `json:"keys,omitempty"`
 }
 
 type keyView struct {
@@ -52,12 +57,18 @@ type keyView struct {
 }
 
 func viewEndpoint(ep webhook.Endpoint) endpointView {
+	set := ep.EndpointSettings
+	set.Headers = slices.Clone(set.Headers)
+	for i := range set.Headers {
+		set.Headers[i].Value = webhook.Masked
+	}
 	return endpointView{
+		Settings: set, QueueLeaving: !ep.QueueLeftAt.IsZero(),
 		ID: ep.ID, Tenant: ep.Tenant, URL: safedial.MaskURL(ep.URL), Description: ep.Description,
 		Events: ep.EventTypes, State: string(ep.State), StateReason: ep.StateReason,
 		RatePerSecond: ep.RatePerSecond, MaxConcurrency: ep.MaxConcurrency,
-		TimeoutSeconds: ep.Timeout.Seconds(),
-		Queue:          ep.Queue, QueueReady: !ep.QueueReadyAt.IsZero(), CreatedAt: optional(ep.CreatedAt),
+		TimeoutSeconds: ep.Timeout.Seconds(), Retry: ep.Retry.String(),
+		Queue: ep.Queue, QueueReady: !ep.QueueReadyAt.IsZero(), CreatedAt: optional(ep.CreatedAt),
 	}
 }
 
@@ -70,12 +81,14 @@ func optional(t time.Time) *time.Time {
 
 func (c *cli) endpointsCommand() *cobra.Command {
 	return group("endpoints", "Manage the URLs that events are sent to",
-		c.endpointsAdd(), c.endpointsList(), c.endpointsShow(), c.endpointsRemove(), c.endpointsRotate())
+		append([]*cobra.Command{c.endpointsAdd(), c.endpointsUpdate(), c.endpointsList(), c.endpointsShow(), c.endpointsTest(),
+			c.endpointsRemove(), c.endpointsRotate()}, c.endpointStates()...)...)
 }
 
 func (c *cli) endpointsAdd() *cobra.Command {
-	ep := webhook.Endpoint{State: webhook.EndpointActive}
-	var events, secretText string
+	var ep webhook.Endpoint
+	var secretText string
+	var flags endpointFlags
 	cmd := &cobra.Command{
 		Use:   "add --url URL",
 		Short: "Add an endpoint and print its signing secret",
@@ -84,8 +97,7 @@ once; give it to whoever receives. From the moment this command returns, every e
 the tenant that matches --events is delivered.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ep.EventTypes = serve.SplitList(events)
-			secret, err := c.newEndpoint(&ep, secretText)
+			secret, err := c.newEndpoint(cmd.Context(), &ep, &flags, secretText)
 			if err != nil {
 				return err
 			}
@@ -105,73 +117,57 @@ the tenant that matches --events is delivered.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&ep.URL, "url", "", "where events are sent (needed)")
 	f.StringVar(&ep.Tenant, "tenant", webhook.DefaultTenant, "tenant")
 	f.StringVar(&ep.ID, "id", "", "id of the endpoint (default a new one)")
-	f.StringVar(&ep.Description, "description", "", "a note for people")
-	f.StringVar(&events, "events", "*", "event types: exact, or ending in .*; comma-separated")
 	f.StringVar(&secretText, "secret", "", "signing secret whsec_… (default a new one; - reads it from standard input)")
-	f.Float64Var(&ep.RatePerSecond, "rate", webhook.DefaultRatePerSecond, "deliveries per second at most")
-	f.Int64Var(&ep.MaxConcurrency, "concurrency", webhook.DefaultMaxConcurrency, "deliveries under way at once at most")
-	f.DurationVar(&ep.Timeout, "timeout", webhook.DefaultTimeout, "how long one attempt may take (1s to 60s)")
-	f.DurationSliceVar(&ep.Retry.Delays, "retry", nil, "waits before each attempt, such as 0s,5s,5m (default Standard Webhooks' ten attempts over 75 h)")
+	flags.add(cmd)
 	return cmd
 }
 
 // newEndpoint checks what the flags say and fills in what they do not.
-func (c *cli) newEndpoint(ep *webhook.Endpoint, secretText string) (signing.Secret, error) {
-	var errs []error
-	policy, err := deliver.PolicyFromEnv(c.getenv)
-	if err == nil {
-		_, err = policy.CheckURL(ep.URL)
-	}
-	if ep.URL == "" {
-		err = errors.New("--url is needed")
-	}
-	errs = append(errs, err)
+func (c *cli) newEndpoint(ctx context.Context, ep *webhook.Endpoint, flags *endpointFlags, secretText string) (signing.Secret, error) {
+	ep.State = webhook.EndpointActive
 	if ep.ID == "" {
 		ep.ID = webhook.EndpointID(uuid.Must(uuid.NewV7()))
 	}
-	errs = append(errs, wrap("--tenant", webhook.ValidName(ep.Tenant)), wrap("--id", webhook.ValidName(ep.ID)))
-	if len(ep.EventTypes) == 0 {
-		errs = append(errs, errors.New("--events names no event type"))
-	}
-	for _, p := range ep.EventTypes {
-		errs = append(errs, wrap("--events", webhook.ValidPattern(p)))
-	}
-	if ep.Timeout < webhook.MinTimeout || ep.Timeout > webhook.MaxTimeout {
-		errs = append(errs, fmt.Errorf("--timeout %s is not between %s and %s", ep.Timeout, webhook.MinTimeout, webhook.MaxTimeout))
-	}
-	if !(ep.RatePerSecond >= tasks.MinRate && ep.RatePerSecond <= tasks.MaxRate) { // not for NaN
-		errs = append(errs, fmt.Errorf("--rate %g is not between %g and %d", ep.RatePerSecond, tasks.MinRate, tasks.MaxRate))
-	}
-	if ep.MaxConcurrency < 1 || ep.MaxConcurrency > tasks.MaxConcurrency {
-		errs = append(errs, fmt.Errorf("--concurrency %d is not between 1 and %d", ep.MaxConcurrency, tasks.MaxConcurrency))
-	}
-	errs = append(errs, wrap("--retry", ep.Retry.Validate()))
+	errs := []error{wrap("--tenant", webhook.ValidName(ep.Tenant)), wrap("--id", webhook.ValidName(ep.ID)), flags.apply(c, ep, true)}
 	secret, err := c.readSecret(secretText)
-	errs = append(errs, wrap("--secret", err))
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(append(errs, wrap("--secret", err))...); err != nil {
 		return secret, usageError{err}
 	}
-	ep.Queue = queueName()
-	return secret, nil
+	if ep.Queueing != webhook.QueueingPool {
+		ep.Queue = queueName()
+	}
+	auth, given, err := flags.credentials(ctx, c, ep.Tenant, ep.ID)
+	if given {
+		ep.Auth = auth
+	}
+	return secret, err
 }
 
 // readSecret makes a secret, reads one from standard input, where no other process
 // sees it, or takes the text.
 func (c *cli) readSecret(text string) (signing.Secret, error) {
-	switch text {
-	case "":
+	text, err := c.readText(text)
+	if err != nil {
+		return signing.Secret{}, err
+	}
+	if text == "" {
 		return signing.GenerateSecret(rand.Reader)
-	case "-":
-		b, err := io.ReadAll(io.LimitReader(c.in, 4096))
-		if err != nil {
-			return signing.Secret{}, err
-		}
-		text = strings.TrimSpace(string(b))
 	}
 	return signing.ParseSecret(text)
+}
+
+// readText is the text, or for "-" what standard input holds.
+func (c *cli) readText(text string) (string, error) {
+	if text != "-" {
+		return text, nil
+	}
+	b, err := io.ReadAll(io.LimitReader(c.in, 4096))
+	if text = strings.TrimSpace(string(b)); err == nil && text == "" {
+		err = errors.New("standard input is empty")
+	}
+	return text, err
 }
 
 func queueName() string { return tasks.NewQueueName(uuid.Must(uuid.NewV7())) }
@@ -217,14 +213,58 @@ func createEndpoint(ctx context.Context, st *store.Store, sealer *secrets.Sealer
 		return nil, err
 	}
 	*ep = created
-	return queue.CreateQueue(ctx, ep), nil
+	return createQueue(ctx, st, queue, ep), nil
 }
 
 func sealKey(sealer *secrets.Sealer, tenant, endpoint string, secret signing.Secret) (store.SealedKey, error) {
-	sealed, by, err := sealer.Seal([]byte(secret.Reveal()), tenant, endpoint)
+	return newKey{kind: "v1", text: secret.Reveal()}.seal(sealer, tenant, endpoint)
+}
+
+// newKey is a key that is to be stored.
+type newKey struct {
+	kind string // v1, v1a or legacy
+	text string // as it is sealed
+	// secret and public are what the endpoint's owner needs to know.
+	secret, public string
+}
+
+func (k newKey) seal(sealer *secrets.Sealer, tenant, endpoint string) (store.SealedKey, error) {
+	sealed, by, err := sealer.Seal([]byte(k.text), tenant, endpoint)
 	return store.SealedKey{
-		Tenant: tenant, Endpoint: endpoint, ID: webhook.KeyID(uuid.Must(uuid.NewV7())), Kind: "v1", Sealed: sealed, SealedBy: by,
+		Tenant: tenant, Endpoint: endpoint, ID: webhook.KeyID(uuid.Must(uuid.NewV7())), Kind: k.kind, Sealed: sealed, SealedBy: by,
 	}, err
+}
+
+// readKey makes a key of the kind, or takes the text that is given.
+func (c *cli) readKey(kind, given string) (newKey, error) {
+	text, err := c.readText(given)
+	if err != nil {
+		return newKey{}, err
+	}
+	switch kind {
+	case "v1":
+		s, err := signing.GenerateSecret(rand.Reader)
+		if text != "" {
+			s, err = signing.ParseSecret(text)
+		}
+		return newKey{kind: kind, text: s.Reveal(), secret: s.Reveal()}, err
+	case "v1a":
+		k, err := signing.GeneratePrivateKey(rand.Reader)
+		if text != "" {
+			k, err = signing.ParsePrivateKey(text)
+		}
+		if err != nil {
+			return newKey{}, err
+		}
+		return newKey{kind: kind, text: k.Reveal(), public: k.Public().String()}, nil
+	case "legacy":
+		if text == "" {
+			return newKey{}, errors.New("a legacy secret is one that the receiver has already: give it")
+		}
+		s, err := signing.ParseLegacySecret(text)
+		return newKey{kind: kind, text: s.Reveal()}, err
+	}
+	return newKey{}, fmt.Errorf("there is no kind %q; there are v1, v1a and legacy", kind)
 }
 
 func (c *cli) endpointsList() *cobra.Command {
@@ -278,13 +318,21 @@ func (c *cli) endpointsShow() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			health, err := st.Health(cmd.Context(), tenant, args[0])
+			if err != nil {
+				return err
+			}
 			v := viewEndpoint(ep)
+			v.Breaker = breakerOf(&health)
 			for _, k := range keys {
 				v.Keys = append(v.Keys, keyView{k.ID, k.Kind, k.NotBefore, optional(k.NotAfter)})
 			}
 			return c.print(v, func(w io.Writer) {
-				fmt.Fprintf(w, "endpoint     %s (tenant %s)\nurl          %s\nevents       %s\nstate        %s %s\nlimits       %g/s, %d at once, %gs per attempt\nqueue        %s (ready: %v)\n",
-					v.ID, v.Tenant, v.URL, strings.Join(v.Events, ", "), v.State, v.StateReason, v.RatePerSecond, v.MaxConcurrency, v.TimeoutSeconds, v.Queue, v.QueueReady)
+				fmt.Fprintf(w, "endpoint     %s (tenant %s)\nurl          %s\nevents       %s\nstate        %s %s\ncircuit      %s\nlimits       %g/s, %d at once, %gs per attempt\nretry        %s\nqueue        %s (ready: %v)\n",
+					v.ID, v.Tenant, v.URL, strings.Join(v.Events, ", "), v.State, v.StateReason, v.Breaker, v.RatePerSecond, v.MaxConcurrency, v.TimeoutSeconds, v.Retry, v.Queue, v.QueueReady)
+				if b, err := json.Marshal(v.Settings); err == nil && string(b) != "{}" {
+					fmt.Fprintf(w, "settings     %s\n", b)
+				}
 				for _, k := range v.Keys {
 					until := "without end"
 					if k.NotAfter != nil {
@@ -338,16 +386,22 @@ func (c *cli) endpointsRemove() *cobra.Command {
 }
 
 func (c *cli) endpointsRotate() *cobra.Command {
-	var tenant, secretText string
+	var tenant, secretText, kind string
 	var overlap time.Duration
-	cmd := &cobra.Command{Use: "rotate-secret ID", Short: "Give an endpoint a new signing secret; the old ones sign on for a while", Args: exactArgs(1, "an endpoint's id"),
+	cmd := &cobra.Command{Use: "rotate-secret ID", Short: "Give an endpoint a new signing key; the old ones of its kind sign on for a while",
+		Long: `Adds a signing key; those of the same kind go on signing until --overlap is over. Kinds:
+  v1      the symmetric secret whsec_… of Standard Webhooks (default)
+  v1a     an ed25519 key, besides the secret: its public half whpk_… is shown here and served
+          at /.well-known/webhook-keys/TENANT/ENDPOINT of the console
+  legacy  a secret of another scheme, as the text it is, for the endpoint's signature templates`,
+		Args: exactArgs(1, "an endpoint's id"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if overlap < 0 || overlap > 7*24*time.Hour {
 				return usageError{fmt.Errorf("--overlap %s is not between 0 and 168h", overlap)}
 			}
-			secret, err := c.readSecret(secretText)
+			fresh, err := c.readKey(kind, secretText)
 			if err != nil {
-				return usageError{wrap("--secret", err)}
+				return usageError{wrap("--kind, --secret", err)}
 			}
 			st, err := c.store(cmd.Context())
 			if err != nil {
@@ -358,7 +412,7 @@ func (c *cli) endpointsRotate() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			key, err := sealKey(sealer, tenant, args[0], secret)
+			key, err := fresh.seal(sealer, tenant, args[0])
 			if err != nil {
 				return err
 			}
@@ -369,15 +423,24 @@ func (c *cli) endpointsRotate() *cobra.Command {
 				ID      string  `json:"id"`
 				Tenant  string  `json:"tenant"`
 				Key     string  `json:"key"`
-				Secret  string  `json:"secret"`
+				Kind    string  `json:"kind"`
+				Secret  string  `json:"secret,omitempty"`
+				Public  string  `json:"public_key,omitempty"`
 				Overlap float64 `json:"overlap_seconds"`
-			}{args[0], tenant, key.ID, secret.Reveal(), overlap.Seconds()}
+			}{args[0], tenant, key.ID, fresh.kind, fresh.secret, fresh.public, overlap.Seconds()}
 			return c.print(res, func(w io.Writer) {
-				fmt.Fprintf(w, "endpoint  %s\nsecret    %s\nBoth old and new secrets sign for %s.\n", res.ID, res.Secret, overlap)
+				fmt.Fprintf(w, "endpoint  %s\n", res.ID)
+				for _, row := range [][2]string{{"secret", res.Secret}, {"public", res.Public}} {
+					if row[1] != "" {
+						fmt.Fprintf(w, "%-9s %s\n", row[0], row[1])
+					}
+				}
+				fmt.Fprintf(w, "Old and new keys of kind %s sign for %s.\n", res.Kind, overlap)
 			})
 		}}
 	cmd.Flags().StringVar(&tenant, "tenant", webhook.DefaultTenant, "the endpoint's tenant")
-	cmd.Flags().StringVar(&secretText, "secret", "", "the new secret whsec_… (default a fresh one; - reads it from standard input)")
+	cmd.Flags().StringVar(&secretText, "secret", "", "the new secret whsec_…, key whsk_… or legacy text (default a fresh one; - reads it from standard input)")
+	cmd.Flags().StringVar(&kind, "kind", "v1", "kind of key: v1, v1a or legacy")
 	cmd.Flags().DurationVar(&overlap, "overlap", 24*time.Hour, "how long the old secrets go on signing (0 to 168h)")
 	return cmd
 }

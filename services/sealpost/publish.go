@@ -21,7 +21,7 @@ func (c *cli) publishCommand() *cobra.Command {
 		Use:   "publish --type TYPE [--data @FILE|-|TEXT]",
 		Short: "Publish one event",
 		Long: `Publishes one event to the events topic and waits for Pub/Sub's result. The bytes of
---data are what every endpoint will see, unchanged. Publishing the same --id for the same
+--data stand unchanged in what every endpoint is sent. Publishing the same --id for the same
 tenant again is a duplicate: it is counted and not delivered twice.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

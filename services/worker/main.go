@@ -29,11 +29,12 @@ func run(ctx context.Context, getenv func(string) string) error {
 		return err
 	}
 	slog.SetDefault(log) // also for what libraries say
-	st, err := store.Open(ctx, cfg.Database, store.Options{Retention: cfg.retention})
+	st, err := store.Open(ctx, cfg.Database, store.Options{Retention: cfg.retention, Filter: new(fanout.Filters).Match})
 	if err != nil {
 		return err
 	}
 	defer st.Close()
+	cfg.tasks.Lost = st.LostQueue
 	queue, err := tasks.New(ctx, cfg.tasks)
 	if err != nil {
 		return err

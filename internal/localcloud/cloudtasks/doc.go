@@ -40,6 +40,7 @@
 //   - A new queue may refuse tasks with NOT_FOUND (CreateTaskNotFoundFor) and
 //     may dispatch late (QueueStartDelay).
 //   - UpdateQueue creates a queue that does not exist.
+//   - There are at most MaxQueues queues in a location: RESOURCE_EXHAUSTED.
 //   - Pausing and purging recall nothing that is in flight.
 //   - X-CloudTasks-TaskExecutionCount does not count 5xx answers and
 //     X-CloudTasks-TaskRetryReason is always empty.
@@ -58,7 +59,7 @@
 //     the series. The real service slows down gradually, also on high error
 //     rates, and ramps up slowly; this one does not.
 //   - Retries have no jitter, purges and updates take effect at once, RunTask
-//     is not limited to 60 a minute, queues not to 1,000 a region.
+//     is not limited to 60 a minute, nor are lists to 600.
 //   - max_burst_size is the larger of 10 and a fifth of the rate.
 //   - Redirects are not followed: a 3xx is a failed attempt.
 //   - OIDC tokens carry SIGNATURE_REMOVED_BY_GOOGLE for a signature, as Cloud

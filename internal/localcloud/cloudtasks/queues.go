@@ -22,6 +22,7 @@ const maxQueuePage = 9800
 var (
 	errNoQueue   = status.Error(codes.NotFound, "Queue does not exist. If you just created the queue, wait at least a minute for the queue to initialize.")
 	errNoEntity  = status.Error(codes.NotFound, "Requested entity was not found.")
+	errQuota     = status.Error(codes.ResourceExhausted, "Quota exceeded for the number of queues per region.")
 	errQueueGone = status.Error(codes.FailedPrecondition, "The queue cannot be created because a queue with this name existed too recently.")
 )
 
@@ -65,6 +66,9 @@ func (s *Server) create(config *cloudtaskspb.Queue) (*cloudtaskspb.Queue, error)
 		}
 		return nil, errQueueGone
 	}
+	if s.o.MaxQueues >= 0 && e.count(config.GetName()) >= s.o.MaxQueues {
+		return nil, errQuota
+	}
 	delete(e.graves, config.GetName())
 	q := &queue{
 		name: config.GetName(), config: config, tasks: make(map[string]*task), gone: make(map[string]struct{}), index: -1,
@@ -73,6 +77,17 @@ func (s *Server) create(config *cloudtaskspb.Queue) (*cloudtaskspb.Queue, error)
 	q.bucket.set(config.RateLimits.MaxDispatchesPerSecond, config.RateLimits.MaxBurstSize, now)
 	e.queues[q.name] = q
 	return cloneQueue(config), nil
+}
+
+// count is the number of queues in the location of that one.
+func (e *engine) count(name string) int {
+	n, location := 0, name[:strings.Index(name, "/queues/")+1]
+	for other := range e.queues {
+		if strings.HasPrefix(other, location) {
+			n++
+		}
+	}
+	return n
 }
 
 // UpdateQueue changes the masked settings, all of them without a mask, and

@@ -40,6 +40,9 @@ type Options struct {
 	TaskNameTTL time.Duration
 	// QueueNameTTL is the same for deleted queues, by default seven days.
 	QueueNameTTL time.Duration
+	// MaxQueues is the quota of queues per project and location, by default 1,000;
+	// negative: none. Beyond it a queue is refused with RESOURCE_EXHAUSTED.
+	MaxQueues int
 	// GhostRecreate lets CreateQueue under a name that is still taken by a
 	// deleted queue appear to succeed, as the reference of DeleteQueue warns:
 	// the answer is a queue, but none is there.
@@ -93,6 +96,9 @@ func New(o Options) *Server {
 	}
 	if o.QueueNameTTL == 0 {
 		o.QueueNameTTL = 7 * 24 * time.Hour
+	}
+	if o.MaxQueues == 0 {
+		o.MaxQueues = 1000
 	}
 	if o.Burst == nil {
 		o.Burst = DefaultBurst

@@ -19,8 +19,21 @@ ALTER TABLE EndpointHealth ADD COLUMN Warned INT64;
 
 ALTER TABLE EndpointHealth ADD COLUMN Epoch INT64;
 
+ALTER TABLE EndpointHealth ADD COLUMN ReleasedEpoch INT64;
+
+ALTER TABLE EndpointHealth ADD COLUMN ReleaseAll BOOL;
+
+ALTER TABLE EndpointHealth ADD COLUMN LeftAt TIMESTAMP;
+
+-- True while the breaker is not closed or a release is under way, else NULL.
+ALTER TABLE EndpointHealth ADD COLUMN Troubled BOOL;
+
+-- Few at any time: whoever stores events looks here which endpoints to ask about.
+CREATE NULL_FILTERED INDEX EndpointHealthTroubled ON EndpointHealth (Troubled, Tenant, EndpointId)
+  STORING (Breaker);
+
 -- What an endpoint's owner is to be told, written with the change that it is about.
--- SentAt is when it was published, and NULL until then.
+-- SentAt is when it was published. Unsent is true until then, and NULL after.
 CREATE TABLE Notices (
   NoticeId BYTES(16) NOT NULL,
   Tenant STRING(63) NOT NULL,
@@ -36,7 +49,8 @@ CREATE TABLE Notices (
 
 CREATE INDEX NoticesByTenant ON Notices (Tenant, CreatedAt DESC, NoticeId);
 
-CREATE NULL_FILTERED INDEX NoticesUnsent ON Notices (Unsent, NoticeId);
+-- What is to be published of an endpoint, and of all: it holds nothing else.
+CREATE NULL_FILTERED INDEX NoticesUnsent ON Notices (Tenant, EndpointId, Unsent, CreatedAt, NoticeId);
 
 -- The whole exchange of a test event's attempt, as JSON, credentials masked.
 ALTER TABLE Attempts ADD COLUMN Exchange STRING(MAX);
