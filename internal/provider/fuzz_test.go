@@ -3,6 +3,7 @@ package provider
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"slices"
@@ -27,6 +28,10 @@ func fuzz(f *testing.F, name string) {
 		f.Add(signature, r.Header.Get(h.timestamp), r.Header.Get(h.id), "a.b", r.URL, r.Header.Get("Content-Type"), r.Body, now)
 	}
 	add(k.sign(f, Sample{}, noon), noon.Unix())
+	if name == "mailgun" {
+		add(Request{URL: "https://h.example/", Header: header("Content-Type", "application/x-www-form-urlencoded"), Body: []byte("timestamp=1&token=a&signature=00")}, 1)
+		add(Request{URL: "https://h.example/", Header: header("Content-Type", "multipart/form-data; boundary=b"), Body: []byte("--b\r\nContent-Disposition: form-data; name=\"token\"\r\n\r\na\r\n--b--\r\n")}, 1)
+	}
 	for _, v := range vectors(f) {
 		if v.Scheme != name || len(v.Body) > 4096 {
 			continue
@@ -120,6 +125,41 @@ func FuzzGenericToken(f *testing.F)        { fuzz(f, "generic-token") }
 func FuzzBasic(f *testing.F)               { fuzz(f, "basic") }
 func FuzzJWT(f *testing.F)                 { fuzz(f, "jwt") }
 func FuzzGoogleOIDC(f *testing.F)          { fuzz(f, "google-oidc") }
+
+// FuzzGraphTokens runs microsoft-graph where it demands tokens: none that the key
+// does not sign is accepted.
+func FuzzGraphTokens(f *testing.F) {
+	s := mustNew(f, microsoftGraph, Options{JWT: &JWT{Audience: graphApp}})
+	k := kitOf(f, jwtScheme)
+	private, err := privatePEM([]byte(k.keys.Signing))
+	if err != nil {
+		f.Fatal(err)
+	}
+	claims := fmt.Sprintf(`{"aud":"%s","iss":"https://sts.windows.net/%s/","iat":%d,"exp":%d,"appid":"%s","tid":"%s"}`,
+		graphApp, graphTenant, noon.Unix(), noon.Unix()+3600, graphPublisher, graphTenant)
+	good := rs256(f, private, `{"alg":"RS256","kid":"sample"}`, claims)
+	other := rs256(f, private, `{"alg":"RS256","kid":"sample"}`, strings.Replace(claims, graphPublisher, graphApp, 1))
+	secrets := []Secret{NewSecret("s", 1, []byte("state")), NewSecret("published", 0, []byte(k.keys.Verification))}
+	for _, tokens := range []string{`[]`, `["` + good + `"]`, `["` + good + `","` + other + `"]`, `"` + good + `"`, `["a.b.c"]`, `null`} {
+		f.Add(`{"value":[{"clientState":"state"}],"validationTokens":` + tokens + `}`)
+	}
+	f.Fuzz(func(t *testing.T, body string) {
+		r := Request{Method: http.MethodPost, Header: http.Header{}, Body: []byte(body)}
+		if u, err := s.Fetch(r); err == nil && u != "" && u != "https://login.microsoftonline.com/common/discovery/v2.0/keys" {
+			t.Errorf("would fetch %q", u)
+		}
+		_, err := s.Verify(r, secrets, noon)
+		if err != nil {
+			return
+		}
+		if !strings.Contains(body, good[strings.LastIndexByte(good, '.'):]) && !strings.Contains(body, `\u`) {
+			t.Errorf("accepted %q", body)
+		}
+		if _, err := s.Verify(r, []Secret{secrets[0], NewSecret("published", 0, []byte(k.other.Verification))}, noon); err == nil {
+			t.Error("accepted with another key")
+		}
+	})
+}
 
 // Every scheme of the table has its target above.
 func TestEverySchemeIsFuzzed(t *testing.T) {
