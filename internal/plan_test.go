@@ -411,18 +411,22 @@ func TestPlanTopology(t *testing.T) {
 				t.Errorf("%s: nothing keeps what is published there", s.DeadLetter.Topic)
 			}
 		}
-		queues := p.of("google_cloud_tasks_queue")
-		if len(queues) != len(top.Queues) {
-			t.Errorf("%d queues, want %d", len(queues), len(top.Queues))
-		}
-		for _, r := range queues {
+		shared := 0
+		for _, r := range p.of("google_cloud_tasks_queue") {
 			q, ok := top.Queues[fmt.Sprint(r.Index)]
+			if strings.HasPrefix(fmt.Sprint(r.Index), "sealpost-ep-") {
+				continue // an endpoint's, which the topology does not know
+			}
+			shared++
 			if !ok || !regexp.MustCompile(`^`+fmt.Sprint(r.Index)+`-\d{12}$`).MatchString(r.text("name")) {
 				t.Errorf("queue %v is called %s", r.Index, r.text("name"))
 			}
 			if r.at("rate_limits", "max_concurrent_dispatches") != float64(q.MaxConcurrentDispatches) || r.at("retry_config", "max_attempts") != float64(q.MaxAttempts) {
 				t.Errorf("%s: %v", r.Address, r.Change.After)
 			}
+		}
+		if shared != len(top.Queues) {
+			t.Errorf("%d shared queues, want %d", shared, len(top.Queues))
 		}
 	})
 }

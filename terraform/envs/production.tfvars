@@ -32,6 +32,17 @@ direct_sources = {
   }
 }
 
+endpoints = {
+  ledger = {
+    url             = "https://ledger.example.com/hooks"
+    event_types     = ["invoice.*"]
+    rate_per_second = 20
+    max_concurrency = 5
+    retry           = "41h"
+    ordering        = "block"
+  }
+}
+
 event_publishers = ["serviceAccount:billing@my-project.iam.gserviceaccount.com"]
 operators        = ["group:oncall@example.com"]
 
