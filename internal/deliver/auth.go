@@ -44,6 +44,40 @@ func (a authorization) secrets() [][]byte {
 	return out
 }
 
+// minHiddenValue keeps what a query most likely holds besides a secret, a version or a
+// flag, from masking ordinary text.
+const minHiddenValue = 8
+
+// embedded are the secrets that an endpoint's own settings may hold: the values of
+// headers that are likely to be credentials, and what stands in the URL's query.
+func embedded(ep *webhook.Endpoint) []string {
+	var out []string
+	for _, h := range ep.Headers {
+		if !credential(h.Name) {
+			continue
+		}
+		out = append(out, h.Value)
+		if _, value, ok := strings.Cut(h.Value, " "); ok { // after a scheme
+			out = append(out, value)
+		}
+	}
+	u, err := url.Parse(ep.URL)
+	if err != nil || u.RawQuery == "" {
+		return out
+	}
+	out = append(out, u.RawQuery)
+	for part := range strings.SplitSeq(u.RawQuery, "&") {
+		_, value, _ := strings.Cut(part, "=")
+		plain, _ := url.QueryUnescape(value)
+		for _, v := range []string{value, plain} {
+			if len(v) >= minHiddenValue {
+				out = append(out, v)
+			}
+		}
+	}
+	return out
+}
+
 // version is one endpoint's credentials as they were at one time.
 type version struct {
 	tenant, endpoint string

@@ -72,15 +72,21 @@ func effective(mode webhook.PayloadMode, ev *webhook.Event) webhook.PayloadMode 
 	return webhook.PayloadWrapped
 }
 
-// footprint is how many bytes of memory an attempt needs for its body: the payload,
-// and what is made of it. Text full of control characters may need more.
+// footprint is the most memory that an attempt needs for its body, in bytes: the
+// payload, and what is made of it.
 func footprint(mode webhook.PayloadMode, ev *webhook.Event, size int64) int64 {
 	switch effective(mode, ev) {
 	case webhook.PayloadWrapped, webhook.PayloadCloudEvents:
+		if media, _ := mediaOf(ev.ContentType); isText(media) {
+			return size + size*longestEscape + envelopeRoom
+		}
 		return size + size/3*4 + envelopeRoom
 	}
 	return size
 }
+
+// longestEscape is how many bytes of a JSON string one byte of text may need.
+const longestEscape = 6 // \u0001
 
 // envelopeRoom is more than all of an envelope but its data.
 const envelopeRoom = 16 << 10
@@ -135,7 +141,7 @@ func (e *envelope) end() []byte { return append(e.b, '}') }
 
 // appendText appends s as a JSON string that holds all of s, which is UTF-8; only
 // what JSON wants escaped is.
-func appendText(b []byte, s string) []byte {
+func appendText[T string | []byte](b []byte, s T) []byte {
 	const hex = "0123456789abcdef"
 	b = append(b, '"')
 	start := 0
@@ -220,7 +226,8 @@ func (e *envelope) data(ev *webhook.Event) {
 	case formJSON:
 		e.raw("data", ev.Body)
 	case formText:
-		e.text("data", string(ev.Body))
+		e.name("data")
+		e.b = appendText(e.b, ev.Body)
 	case formBinary:
 		e.name("data_base64")
 		e.b = append(base64.StdEncoding.AppendEncode(append(e.b, '"'), ev.Body), '"')
@@ -254,11 +261,32 @@ func wrapped(ev *webhook.Event) []byte {
 	return e.end()
 }
 
+// room is the size of an envelope around the payload: growing it would take twice the
+// memory.
 func room(ev *webhook.Event, f form) int {
-	if f == formBinary {
-		return base64.StdEncoding.EncodedLen(len(ev.Body)) + 1024
+	frame := 1024 + 3*(len(ev.PublisherID)+len(ev.Source)+len(ev.Type)+len(ev.Subject)+len(ev.ContentType)+len(ev.OrderingKey))
+	switch f {
+	case formBinary:
+		return base64.StdEncoding.EncodedLen(len(ev.Body)) + frame
+	case formText:
+		n := len(ev.Body)
+		for _, c := range ev.Body {
+			n += escape(c)
+		}
+		return n + frame
 	}
-	return len(ev.Body) + 1024
+	return len(ev.Body) + frame
+}
+
+// escape is how many bytes more than one a byte of text needs in a JSON string.
+func escape(c byte) int {
+	switch {
+	case c == '"' || c == '\\' || c == '\n' || c == '\r' || c == '\t':
+		return 1
+	case c < ' ':
+		return longestEscape - 1
+	}
+	return 0
 }
 
 func thin(ev *webhook.Event, base string) []byte {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -144,18 +145,20 @@ func TestCloudEventSources(t *testing.T) {
 
 var attributeName = regexp.MustCompile(`^[a-z0-9]{1,20}$`)
 
-// The memory foreseen for a body suffices for JSON and for bytes.
+// The memory foreseen for a body suffices, also where each of its bytes needs six.
 func TestFootprint(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []webhook.PayloadMode{"", "wrapped", "raw", "thin", "cloudevents"} {
-		for _, ct := range []string{"application/json", "application/octet-stream"} {
+		for ct, fill := range map[string]string{"application/json": "x", "application/octet-stream": "x", "text/plain": "\x01", "application/xml": `"`} {
 			for _, size := range []int{0, 1, 1000, 1 << 20} {
-				ev := sampleEvent(`"`+strings.Repeat("x", size)+`"`, typed(ct))
+				ev := sampleEvent(`"`+strings.Repeat(fill, size)+`"`, typed(ct))
+				ev.Body = slices.Clip(ev.Body)
+				ev.Subject, ev.Source = strings.Repeat("\x7f", 2048), "app:"+strings.Repeat("\x7f", 2000)
 				b, err := MakeBody(mode, ev, "https://console.example")
 				if err != nil {
 					t.Fatal(err)
 				}
-				held := len(b.Bytes)
+				held := cap(b.Bytes)
 				if mode != "raw" && mode != "thin" {
 					held += len(ev.Body)
 				}

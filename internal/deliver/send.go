@@ -242,7 +242,7 @@ func (s *sender) prepare(c *store.Claim, keys signingKeys, at time.Time) (*outgo
 	return &outgoing{req: req, body: body}, nil
 }
 
-// authenticate completes the request. A *settingError or *tokenError is the
+// authenticate completes the request, and notes what its answer must not be kept with. A *settingError or *tokenError is the
 // endpoint's, any other ours.
 func (s *sender) authenticate(ctx context.Context, ep *webhook.Endpoint, out *outgoing) (err error) {
 	if out.auth, err = s.authorize(ctx, ep); err != nil {
@@ -251,6 +251,7 @@ func (s *sender) authenticate(ctx context.Context, ep *webhook.Endpoint, out *ou
 	if out.auth.header != "" {
 		out.req.Header.Set("Authorization", out.auth.header)
 	}
+	out.auth.hide = append(out.auth.hide, embedded(ep)...)
 	out.secret = out.auth.secrets()
 	return nil
 }

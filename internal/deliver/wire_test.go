@@ -446,6 +446,31 @@ func TestEchoedCredentialsAreMasked(t *testing.T) {
 	}
 }
 
+// So with the secrets in an endpoint's own headers and URL, in either spelling.
+func TestEchoedSettingsAreMasked(t *testing.T) {
+	t.Parallel()
+	in := newInbox(t, false, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Echo", r.Header.Get("X-Api-Key"))
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = fmt.Fprintf(w, "no %s for %q, %s, %s, region %s", r.RequestURI, r.URL.Query().Get("token"), r.Header.Get("X-Api-Key"), r.Header.Get("X-Auth")[6:], r.Header.Get("X-Region"))
+	})
+	w := newWire(t, nil)
+	c := w.claim(in.URL + "/hook?v=true&token=t0ken%2Fof%2Fsome")
+	c.Endpoint.Headers = []webhook.Header{{Name: "X-Api-Key", Value: "k3y-of-some-length"}, {Name: "X-Auth", Value: "Plain p4ssword"}, {Name: "X-Region", Value: "eu-west"}}
+	c.Delivery.Trigger = webhook.TriggerTest
+	a := w.send(c)
+	if got := string(a.Excerpt); got != `no /hook?*** for "***", ***, ***, region eu-west` {
+		t.Errorf("%s", got)
+	}
+	kept, err := json.Marshal(a.Exchange)
+	ok(t, err)
+	for _, s := range []string{"k3y-of", "t0ken", "p4ssword"} {
+		if bytes.Contains(kept, []byte(s)) {
+			t.Errorf("%q is kept: %s", s, kept)
+		}
+	}
+}
+
 // A test event shows the whole exchange, credentials masked; other attempts keep none.
 func TestExchangeOfATestEvent(t *testing.T) {
 	t.Parallel()

@@ -166,6 +166,9 @@ func (s *Store) Overdue(ctx context.Context, before time.Time, limit int) ([]web
 	if err != nil {
 		return nil, wrap(err, "overdue before %s", before)
 	}
+	if rows, err = s.withTriggers(ctx, rows); err != nil {
+		return nil, wrap(err, "overdue before %s", before)
+	}
 	byEvent, err := s.tasksOf(ctx, rows)
 	if err != nil {
 		return nil, wrap(err, "overdue before %s", before)
@@ -178,4 +181,26 @@ func (s *Store) Overdue(ctx context.Context, before time.Time, limit int) ([]web
 		byEvent[k] = byEvent[k][1:]
 	}
 	return tasks, nil
+}
+
+// withTriggers completes rows from the index of due deliveries, which does not hold what
+// their attempts are made for: probes and tests stay out of queues that may be paused.
+func (s *Store) withTriggers(ctx context.Context, rows []deliveryRow) ([]deliveryRow, error) {
+	if len(rows) == 0 {
+		return nil, nil
+	}
+	keys := make([]spanner.Key, len(rows))
+	for i, r := range rows {
+		keys[i] = spanner.Key{r.EventKey, r.EndpointID}
+	}
+	full, err := collect[deliveryRow](s.client.Single().ReadWithOptions(ctx, "Deliveries", spanner.KeySetFromKeys(keys...),
+		[]string{"EventKey", "EndpointId", "NextTrigger"}, tag("overdue-triggers")))
+	triggers := map[deliveryID]string{}
+	for _, r := range full {
+		triggers[deliveryID{keyOf(r.EventKey), r.EndpointID}] = r.NextTrigger
+	}
+	for i := range rows {
+		rows[i].NextTrigger = triggers[deliveryID{keyOf(rows[i].EventKey), rows[i].EndpointID}]
+	}
+	return rows, err
 }

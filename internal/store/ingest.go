@@ -391,17 +391,12 @@ func fanOut(e *webhook.Event, to []target, held holds, o *orders, now time.Time)
 			Generation: 1, Task: 1, Trigger: webhook.TriggerAutomatic, StartedAt: now, CreatedAt: now, UpdatedAt: now,
 		}
 		if t.state != "" {
-			d.State, d.Reason = t.state, t.reason
+			d.State, d.Reason = t.state, t.reason // and no place in a line: see takePlaces
 		} else {
 			begin(&d, t.ep, held, now)
-		}
-		if d.State.Open() && e.OrderingKey != "" && t.ep.Ordering != webhook.OrderingNone {
-			d.OrderKey = webhook.OrderKeyOf(e.OrderingKey)
-			at := e.OccurredAt
-			if at.IsZero() {
-				at = now
+			if e.OrderingKey != "" && t.ep.Ordering != webhook.OrderingNone {
+				o.enter(&d, e.OrderingKey, e.OccurredAt)
 			}
-			o.join(&d, e.OrderingKey, at)
 		}
 		if d.State == webhook.DeliveryScheduled {
 			tasks = append(tasks, *taskOf(&d, t.ep.QueueRef()))

@@ -27,6 +27,8 @@ import (
 //     is replayed and ends otherwise, or with [Store.ReleaseKey]; what a parked key
 //     holds up is shown as held.
 //   - A replay of anything but the head joins the line at its end.
+//   - What the endpoint's filter could not judge has no place, and holds up nobody, until
+//     somebody releases it. It takes its place then.
 //   - The head is attempted under a lease, so that two runs of one task do not send
 //     at once.
 //
@@ -126,6 +128,16 @@ func (o *orders) mutations() []*spanner.Mutation {
 		ms = append(ms, upsert("OrderedKeys", r))
 	}
 	return ms
+}
+
+// enter puts a delivery that was in no line at its place in the line of a key, by the
+// publisher's time, or by now where that is zero.
+func (o *orders) enter(d *webhook.Delivery, orderingKey string, occurred time.Time) {
+	d.OrderKey = webhook.OrderKeyOf(orderingKey)
+	if occurred.IsZero() {
+		occurred = o.now
+	}
+	o.join(d, orderingKey, occurred)
 }
 
 // join puts a delivery that is about to be scheduled or held at its place in its

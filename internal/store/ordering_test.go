@@ -457,3 +457,68 @@ func TestManyKeysParkAtOnce(t *testing.T) {
 		t.Errorf("%d keys stand still, %v", len(stopped), err)
 	}
 }
+
+// What a filter could not judge is not sent because its turn in a line has come, nor does
+// it hold up what follows. It takes its place in the line when somebody releases it.
+func TestUnjudgedHaveNoPlaceInLine(t *testing.T) {
+	t.Parallel()
+	for _, unjudged := range []int{0, 1} { // first in its line, and behind another
+		t.Run(fmt.Sprint(unjudged), func(t *testing.T) {
+			t.Parallel()
+			l := newLine(t, webhook.OrderingBlock, Options{Filter: func(_ *webhook.Endpoint, e *webhook.Event) (bool, error) {
+				if e.PublisherID == fmt.Sprint(unjudged) {
+					return false, errors.New("no such key")
+				}
+				return true, nil
+			}})
+			if _, err := l.UpdateEndpoint(l.ctx, "default", "a", func(ep *webhook.Endpoint) error { ep.Filter = "x"; return nil }, "tester"); err != nil {
+				t.Fatal(err)
+			}
+			l.arrive("k", "0")
+			l.arrive("k", "1")
+			l.arrive("k", "2")
+			first := 1 - unjudged
+			want := []webhook.DeliveryState{scheduled, scheduled, waits}
+			want[unjudged] = held
+			l.states(want...)
+			c, err := l.Release(l.ctx, "default", "a", "ann")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if page, err := l.ReleasePage(l.ctx, c.Controls[0]); err != nil || page.Released != 1 {
+				t.Fatalf("%+v, %v", page, err)
+			}
+			want[unjudged] = waits
+			l.states(want...)
+			second, third := 2, unjudged // it goes after the last place given: no event says when it happened
+			l.follower(l.end(first, delivered), second)
+			l.follower(l.end(second, delivered), third)
+			l.follower(l.end(third, delivered), -1)
+			l.states(done, done, done)
+		})
+	}
+}
+
+// One that is alone is sent once it is released.
+func TestUnjudgedAloneInLine(t *testing.T) {
+	t.Parallel()
+	l := newLine(t, webhook.OrderingBlock, Options{})
+	if _, err := l.UpdateEndpoint(l.ctx, "default", "a", func(ep *webhook.Endpoint) error { ep.Filter = "x"; return nil }, "tester"); err != nil {
+		t.Fatal(err)
+	}
+	l.arrive("k", "0")
+	l.states(held)
+	c, err := l.Release(l.ctx, "default", "a", "ann")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := l.ReleasePage(l.ctx, c.Controls[0])
+	if err != nil || page.Released != 1 || len(page.Tasks) != 1 || page.Tasks[0].Key.Attempt != 1 {
+		t.Fatalf("%+v, %v", page, err)
+	}
+	l.arrive("k", "1")
+	if d, _ := l.getDelivery(l.keys[0], "a"); !d.Ordered() {
+		t.Error("it is in no line")
+	}
+	l.follower(l.end(0, delivered), -1) // the filter judges the second no better
+}

@@ -283,6 +283,9 @@ func (tx *recording) apply(i int, r *AttemptRecord) bool {
 	if decision.State == webhook.DeliveryScheduled {
 		d.Attempt, d.Trigger, d.NextAttemptAt = decision.NextAttempt, webhook.TriggerAutomatic, decision.NextAttemptAt.UTC().Round(0)
 	}
+	if decision.State == webhook.DeliveryHeld && d.Trigger == webhook.TriggerProbe {
+		d.Trigger = webhook.TriggerAutomatic // what comes next is none
+	}
 	d.LastStatus, d.LastClass, d.UpdatedAt = r.Attempt.Outcome.Status, r.Attempt.Outcome.Class, tx.now
 	tx.dirty[id] = true
 	if wasOpen && !d.State.Open() {

@@ -624,6 +624,52 @@ func TestOverdue(t *testing.T) {
 	}
 }
 
+// The task of a test or a probe, made anew, does not go to the endpoint's own queue
+// either: that may be paused.
+func TestOverdueGoesAroundAPausedQueue(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, Options{})
+	f.endpoint("default", "a")
+	if err := f.MarkQueueReady(f.ctx, "default", "a", "q-a"); err != nil {
+		t.Fatal(err)
+	}
+	f.clock.move(time.Minute)
+	f.ingest(event("default", "s", "1", "x"))
+	if _, err := f.CreateTest(f.ctx, "default", "a", event("default", "s", "try", webhook.TypeTest)); err != nil {
+		t.Fatal(err)
+	}
+	f.clock.move(time.Minute)
+	got, err := f.Overdue(f.ctx, f.clock.now(), 10)
+	if err != nil || len(got) != 2 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	for _, task := range got {
+		if test := task.Key.Event == event("default", "s", "try", "").Key; task.Direct != test || task.InOwnQueue() == test {
+			t.Errorf("test: %v, task %+v", test, task)
+		}
+	}
+}
+
+// An endpoint that answers a probe with 410 is disabled; the delivery is no probe when
+// it is sent again.
+func TestGoneProbeIsAnOrdinaryDeliveryAfter(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, Options{})
+	d := f.one("a")
+	f.trip("a")
+	f.settle(d)
+	f.clock.move(2 * time.Minute)
+	p, err := f.StartProbe(f.ctx, webhook.Control{Kind: webhook.ControlProbe, Tenant: "default", Endpoint: "a", Epoch: f.health("a").Epoch})
+	if err != nil || !p.Started || p.Task.Key.Event != d.Event {
+		t.Fatalf("%+v, %v", p, err)
+	}
+	d, _ = f.getDelivery(d.Event, "a")
+	f.record(f.attempt(d, webhook.Outcome{Class: webhook.ClassStatus, Status: 410}))
+	if d, as := f.getDelivery(d.Event, "a"); d.State != webhook.DeliveryHeld || d.Trigger != webhook.TriggerAutomatic || as[0].Trigger != webhook.TriggerProbe {
+		t.Errorf("after 410: %+v, %+v", d, as)
+	}
+}
+
 // The exchange of a test is kept whole; other attempts have none.
 func TestRecordKeepsAnExchange(t *testing.T) {
 	t.Parallel()

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -118,17 +119,49 @@ func (r *release) takeUp(ctx context.Context, txn *spanner.ReadWriteTransaction)
 	if err != nil {
 		return err
 	}
+	rows = slices.DeleteFunc(rows, func(row deliveryRow) bool { d := row.delivery(); return !releasable(&d, &r.h) })
+	order, events, err := r.takePlaces(ctx, txn, rows)
+	if err != nil {
+		return err
+	}
 	var ms []*spanner.Mutation
 	for i := range rows {
 		d := rows[i].delivery()
-		if !releasable(&d, &r.h) {
-			continue
+		resume(&d, webhook.ReasonReleased, r.slot(i), r.now)
+		if e := events[d.Event]; e != nil {
+			order.enter(&d, e.OrderingKey, plainTime(e.OccurredAt))
 		}
-		resume(&d, webhook.ReasonReleased, r.slot(len(ms)), r.now)
 		ms = append(ms, updateDelivery(&d))
 	}
-	r.out.Released, r.took = len(ms), r.slot(len(ms)).Sub(r.now)
-	return txn.BufferWrite(ms)
+	r.out.Released, r.took = len(rows), r.slot(len(rows)).Sub(r.now)
+	return txn.BufferWrite(append(ms, order.mutations()...))
+}
+
+// takePlaces gives the events of those deliveries that are to enter a line now, for the
+// filter could not judge them when they came, and the lines.
+func (r *release) takePlaces(ctx context.Context, txn *spanner.ReadWriteTransaction, rows []deliveryRow) (*orders, map[webhook.EventKey]*eventRow, error) {
+	var keys []spanner.Key
+	for i := range rows {
+		if d := rows[i].delivery(); r.ep.Ordering != webhook.OrderingNone && unjudged(&d) && !d.Ordered() {
+			keys = append(keys, spanner.Key{rows[i].EventKey})
+		}
+	}
+	entering, lines := map[webhook.EventKey]*eventRow{}, map[orderID]bool{}
+	if len(keys) > 0 {
+		events, err := collect[eventRow](txn.ReadWithOptions(ctx, "Events", spanner.KeySetFromKeys(keys...),
+			[]string{"EventKey", "OrderingKey", "OccurredAt"}, tag("release-events")))
+		if err != nil {
+			return nil, nil, err
+		}
+		for i := range events {
+			if key := events[i].OrderingKey; key != "" {
+				entering[keyOf(events[i].EventKey)] = &events[i]
+				lines[orderID{r.c.Tenant, r.c.Endpoint, webhook.OrderKeyOf(key)}] = true
+			}
+		}
+	}
+	order, err := readOrders(ctx, txn, lines, r.now)
+	return order, entering, err
 }
 
 // slot is when the n-th delivery of a page goes out.
@@ -144,7 +177,13 @@ func (r *release) slot(n int) time.Time {
 // whose ordering key is parked waits for that key.
 func releasable(d *webhook.Delivery, h *webhook.Health) bool {
 	return d.State == webhook.DeliveryHeld && d.Reason != webhook.ReasonKeyParked && (h.ReleaseAll ||
-		!strings.HasPrefix(d.Reason, webhook.ReasonFilterFailed) && d.UpdatedAt.After(h.LeftAt))
+		!unjudged(d) && d.UpdatedAt.After(h.LeftAt))
+}
+
+// unjudged reports whether a delivery is held because its endpoint's filter could not
+// say yes or no.
+func unjudged(d *webhook.Delivery) bool {
+	return d.State == webhook.DeliveryHeld && strings.HasPrefix(d.Reason, webhook.ReasonFilterFailed)
 }
 
 // resume puts a held delivery back to its next attempt.
@@ -375,7 +414,7 @@ func firstEligible(ctx context.Context, txn *spanner.ReadOnlyTransaction, r *rel
 
 // eligible reports whether a delivery can be probed with.
 func eligible(d *webhook.Delivery, h *webhook.Health) bool {
-	return releasable(d, h) || d.State == webhook.DeliveryScheduled && d.Trigger != webhook.TriggerTest
+	return releasable(d, h) && !unjudged(d) || d.State == webhook.DeliveryScheduled && d.Trigger != webhook.TriggerTest
 }
 
 // probeWith makes d the probe. again says that it has moved on.

@@ -44,9 +44,10 @@ type Control struct {
 	At   time.Time `json:"-"` // not before; zero = now
 }
 
-// TaskID is the name of the control's task: the same for the same work.
+// TaskID is the name of the control's task: the same for the same work, and for no
+// other. Names of tenants and endpoints may hold a dash, so that does not part them.
 func (c Control) TaskID() string {
-	name := fmt.Sprintf("%s-%s-%s-%d-%s", c.Kind, c.Tenant, c.Endpoint, c.Epoch, c.Page)
+	name := fmt.Sprintf("%s/%s/%s/%d/%s", c.Kind, c.Tenant, c.Endpoint, c.Epoch, c.Page)
 	sum := sha256.Sum256([]byte(name))
 	return hex.EncodeToString(sum[:6]) + "-" + string(c.Kind) + "-" + hex.EncodeToString(sum[6:22])
 }

@@ -185,6 +185,7 @@ func TestControlTasks(t *testing.T) {
 	for _, edit := range []func(*Control){
 		func(c *Control) { c.Kind = ControlHold }, func(c *Control) { c.Tenant = "u" }, func(c *Control) { c.Endpoint = "f" },
 		func(c *Control) { c.Epoch++ }, func(c *Control) { c.Page = "" },
+		func(c *Control) { c.Tenant, c.Endpoint = "t-e", "f" }, func(c *Control) { c.Tenant, c.Endpoint = "t", "e-f" },
 	} {
 		other := c
 		edit(&other)
