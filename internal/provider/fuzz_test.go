@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 )
 
 // fuzz runs a scheme over requests whose headers, query and body the fuzzer
@@ -214,6 +215,32 @@ func FuzzPick(f *testing.F) {
 		var m map[string]json.RawMessage
 		if json.Unmarshal(b, &m) == nil && got[0] != nil && !bytes.Equal(got[0], m["a"]) {
 			t.Errorf("a = %q, want %q", got[0], m["a"])
+		}
+	})
+}
+
+// FuzzUnquote holds unquote against encoding/json: a string that both take for valid
+// stands for the same text, unless it is no UTF-8.
+func FuzzUnquote(f *testing.F) {
+	for _, s := range []string{
+		`""`, `"a"`, `"\u0061\n\/\\\""`, `"\ud83d\ude00"`, `"\ud83d"`, `"\ude00\ud83d"`, `"\ud83dx"`, `"\ud83d\n"`, `"\ud83d\u0041"`, `"\uD83D\uD83D\uDE00"`, `"\ufffd"`, `"\u0000"`, `"é\b\f\r\t"`, "\"\xff\\n\"", `"\uABcd"`, `"\ud83d\ude0"`,
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if p := (&picker{b: b}); len(b) == 0 || b[0] != '"' || !p.text() || p.i != len(b) {
+			return
+		}
+		got := unquote(b)
+		var want string
+		if err := json.Unmarshal(b, &want); err != nil {
+			t.Fatalf("%q: %v", b, err)
+		}
+		if !utf8.Valid(b) {
+			want = string(b[1 : len(b)-1])
+		}
+		if got != want {
+			t.Errorf("%q stands for %q, want %q", b, got, want)
 		}
 	})
 }

@@ -31,7 +31,7 @@ func (j JWT) graph(e entry, faults []string) (entry, []string) {
 // graphKeys are those of the tenant, or of all. A handshake and a request without
 // tokens need none.
 func graphKeys(m *message) (string, *Refusal) {
-	if _, n := m.param("validationToken"); n > 0 || pick(m.req.Body, path{"validationTokens"})[0] == nil {
+	if _, n := m.param("validationToken"); n > 0 || !given(pick(m.req.Body, path{"validationTokens"})[0]) {
 		return "", nil
 	}
 	return "https://login.microsoftonline.com/" + first(m.scheme.jwt.Issuer, "common") + "/discovery/v2.0/keys", nil
@@ -39,7 +39,10 @@ func graphKeys(m *message) (string, *Refusal) {
 
 // graphStates claims the clientState of every notification and, where the source
 // demands tokens, every token. It demands at least one: whoever knows clientState
-// could leave them out.
+// could leave them out. Only lifecycle events, which come to the same URL and hold no
+// resource's data, may come without: Graph signs no token for them, and who misses
+// one loses the subscription.
+// https://learn.microsoft.com/en-us/graph/change-notifications-lifecycle-events
 // https://learn.microsoft.com/en-us/graph/change-notifications-delivery-webhooks
 func graphStates(m *message) *Refusal {
 	values, clean := pickSigned(m.req.Body, path{"value"}, path{"validationTokens"})
@@ -50,18 +53,20 @@ func graphStates(m *message) *Refusal {
 	case !ok || len(items) == 0:
 		return refuse(MissingSignature, "the body has no notifications, or more than %d", maxItems)
 	}
+	lifecycle := true
 	for _, item := range items {
-		values, clean := pickSigned(item, path{"clientState"})
+		values, clean := pickSigned(item, path{"clientState"}, path{"lifecycleEvent"}, path{"resourceData"}, path{"encryptedContent"})
 		state := str(values[0])
+		lifecycle = lifecycle && str(values[1]) != "" && !given(values[2]) && !given(values[3])
 		switch {
 		case !clean:
-			return refuse(Ambiguous, "clientState occurs more than once")
+			return refuse(Ambiguous, "a field of a notification occurs more than once")
 		case state == "":
 			return refuse(MissingSignature, "a notification has no clientState")
 		}
 		m.claims = append(m.claims, claim{[]content{{}}, []candidate{{tokenEqual, []byte(state)}}})
 	}
-	if m.scheme.published == nil {
+	if m.scheme.published == nil || (lifecycle && !given(values[1])) {
 		return nil
 	}
 	tokens, ok := elements(values[1], maxTokens)
@@ -78,6 +83,9 @@ func graphStates(m *message) *Refusal {
 	}
 	return nil
 }
+
+// given reports whether a field is there and not null.
+func given(raw []byte) bool { return len(raw) > 0 && string(raw) != "null" }
 
 // graphTokens holds the claims of every authentic token against the settings.
 func graphTokens(m *message) *Refusal {

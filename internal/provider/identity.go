@@ -1,6 +1,7 @@
 package provider
 
 import (
+	"bytes"
 	"net/http"
 	"net/url"
 	"slices"
@@ -235,9 +236,9 @@ func slackType(m *message, id *Identity) {
 // that occurs twice counts as absent.
 func formValue(body []byte, name string) string {
 	work(len(body))
-	found, value := 0, ""
-	for pair := range strings.SplitSeq(string(body), "&") {
-		if text, ok := strings.CutPrefix(pair, name); ok && strings.HasPrefix(text, "=") {
+	found, value := 0, []byte(nil)
+	for pair := range bytes.SplitSeq(body, []byte("&")) {
+		if text, ok := bytes.CutPrefix(pair, []byte(name)); ok && bytes.HasPrefix(text, []byte("=")) {
 			found++
 			value = text[1:]
 		}
@@ -245,7 +246,7 @@ func formValue(body []byte, name string) string {
 	if found != 1 {
 		return ""
 	}
-	text, err := url.QueryUnescape(value)
+	text, err := url.QueryUnescape(string(value))
 	if err != nil {
 		return ""
 	}

@@ -993,6 +993,10 @@ func TestGraphTokens(t *testing.T) {
 		list, _ := json.Marshal(tokens)
 		return Request{Method: "POST", Header: http.Header{}, Body: []byte(fmt.Sprintf(`{"value":[{"id":"n1","changeType":"created","clientState":%q}],"validationTokens":%s}`, state, list))}
 	}
+	const life = `{"clientState":"state","lifecycleEvent":"reauthorizationRequired"}`
+	bare := func(items string) Request {
+		return Request{Method: "POST", Header: http.Header{}, Body: []byte(`{"value":[` + items + `]}`)}
+	}
 	with := func(old, with string) Request {
 		r := req("state", good)
 		r.Body = []byte(strings.Replace(string(r.Body), old, with, 1))
@@ -1013,6 +1017,16 @@ func TestGraphTokens(t *testing.T) {
 		{"too many tokens", req("state", strings.Split(strings.Repeat(good+" ", maxTokens+1), " ")[:maxTokens+1]...), MissingSignature},
 		{"token a number", with(`"`+good+`"`, "5"), Malformed},
 		{"second no token", req("state", good, "x"), Malformed},
+		{"lifecycle event", bare(life), ""},
+		{"lifecycle event, tokens null", bare(life + `],"validationTokens":null,"x":[`), ""},
+		{"lifecycle event of another state", bare(strings.Replace(life, "state", "statf", 1)), Mismatch},
+		{"lifecycle event with a token", with(`"changeType":"created"`, `"lifecycleEvent":"missed"`), ""},
+		{"lifecycle event with no tokens in their list", bare(life + `],"validationTokens":[`), MissingSignature},
+		{"lifecycle event with another's token", bare(life + `],"validationTokens":["` + rs256(t, stranger, head, claims) + `"],"x":[`), Mismatch},
+		{"lifecycle event and a change", bare(life + `,{"clientState":"state","changeType":"created"}`), MissingSignature},
+		{"lifecycle event with a resource", bare(life[:len(life)-1] + `,"resourceData":{"id":"1"}}`), MissingSignature},
+		{"lifecycle event with content", bare(life[:len(life)-1] + `,"encryptedContent":{}}`), MissingSignature},
+		{"lifecycle event twice", bare(life[:len(life)-1] + `,"LifecycleEvent":"x"}`), Ambiguous},
 		{"second forged", req("state", good, rs256(t, stranger, head, claims)), Mismatch},
 		{"first forged", req("state", rs256(t, stranger, head, claims), good), Mismatch},
 		{"alg none", req("state", strings.Replace(good, base64.RawURLEncoding.EncodeToString([]byte(head)), base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none","kid":"sample"}`)), 1)), Malformed},

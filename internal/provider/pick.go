@@ -2,10 +2,10 @@ package provider
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -192,11 +192,8 @@ func (p *picker) array(depth int, active uint16, level int) bool {
 func (p *picker) next(active uint16, level int, quoted []byte) uint16 {
 	name := quoted[1 : len(quoted)-1]
 	if bytes.IndexByte(name, '\\') >= 0 {
-		s, ok := unquote(quoted)
-		if !ok {
-			return 0
-		}
-		name = []byte(s)
+		var room [64]byte // keys are many, and most that a path could mean fit
+		name = unescape(room[:0], name)
 	}
 	var below uint16
 	for i, path := range p.paths {
@@ -357,8 +354,7 @@ func scalar(raw []byte) string {
 	case len(raw) == 0:
 		return ""
 	case raw[0] == '"':
-		s, _ := unquote(raw)
-		return s
+		return unquote(raw)
 	case raw[0] == '-' || (raw[0] >= '0' && raw[0] <= '9'):
 		return string(raw)
 	}
@@ -374,17 +370,67 @@ func str(raw []byte) string {
 }
 
 // unquote reads a valid JSON string. A text without escapes keeps its bytes, even
-// where they are no UTF-8; with escapes, encoding/json decides.
-func unquote(raw []byte) (string, bool) {
+// where they are no UTF-8; with escapes, it reads as encoding/json does.
+func unquote(raw []byte) string {
 	inner := raw[1 : len(raw)-1]
 	if bytes.IndexByte(inner, '\\') < 0 {
-		return string(inner), true
+		return string(inner)
 	}
+	return string(unescape(make([]byte, 0, len(inner)), inner))
+}
+
+var escapes = map[byte]byte{'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
+
+// unescape appends to b what the inside of a valid JSON string stands for. Half of a
+// surrogate pair becomes U+FFFD. What is not UTF-8 is left as it is, escapes too:
+// decoding would replace the bad bytes and could make two texts one.
+func unescape(b, inner []byte) []byte {
 	if !utf8.Valid(inner) {
-		// Decoding would replace the bad bytes and could make two texts one.
-		return string(inner), true
+		return append(b, inner...)
 	}
-	var s string
-	err := json.Unmarshal(raw, &s)
-	return s, err == nil
+	for i := 0; i < len(inner); i++ {
+		c := inner[i]
+		if c != '\\' {
+			b = append(b, c)
+			continue
+		}
+		i++
+		if c = inner[i]; c != 'u' {
+			if e, ok := escapes[c]; ok {
+				c = e
+			}
+			b = append(b, c)
+			continue
+		}
+		r := hex4(inner[i+1:])
+		i += 4
+		if utf16.IsSurrogate(r) {
+			second := rune(-1)
+			if rest := inner[i+1:]; len(rest) >= 6 && rest[0] == '\\' && rest[1] == 'u' {
+				second = hex4(rest[2:])
+			}
+			if r = utf16.DecodeRune(r, second); r != utf8.RuneError {
+				i += 6
+			}
+		}
+		b = utf8.AppendRune(b, r)
+	}
+	return b
+}
+
+// hex4 reads four hexadecimal digits.
+func hex4(b []byte) rune {
+	var r rune
+	for _, c := range b[:4] {
+		switch {
+		case c >= 'a':
+			c -= 'a' - 10
+		case c >= 'A':
+			c -= 'A' - 10
+		default:
+			c -= '0'
+		}
+		r = r<<4 | rune(c)
+	}
+	return r
 }

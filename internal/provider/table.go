@@ -643,7 +643,7 @@ var table = []entry{
 		settings:  "topics",
 		keep:      []string{"X-Amz-Sns-*"},
 		about:     about{signature: "body Signature", id: "signed MessageId"},
-		note:      "MessageAttributes are not signed; the topics' settings must not allow raw delivery, which is not signed at all",
+		note:      "Timestamp is when the message was published, not sent: set tolerance to the time for which the topic's delivery policy retries, or what waits out an outage is refused (the signed id keeps repeats out); MessageAttributes are not signed; the subscription must not use raw delivery, which is not signed at all",
 	},
 	{
 		name:       microsoftGraph,
@@ -661,7 +661,7 @@ var table = []entry{
 		handshake:  "validationToken: 200, text/plain, the token",
 		settings:   "jwt (audience: the app's id; issuer: the tenant's id, or none for all), for rich notifications",
 		about:      about{signature: "body value[].clientState; every notification must have it", id: "body value[0].id of a single notification, else each request its own", typ: "changeType or lifecycleEvent, or microsoft-graph.batch"},
-		note:       "nothing is signed: whoever learns clientState can send anything; with jwt, rich notifications only, each with valid validationTokens, which show that Microsoft sent something to the app, not what; without jwt, tokens are not looked at",
+		note:       "nothing is signed: whoever learns clientState can send anything; with jwt, rich notifications with valid validationTokens only, which show that Microsoft sent something to the app, not what, and lifecycle events; without jwt, tokens are not looked at",
 	},
 	{
 		name:      genericHMAC,

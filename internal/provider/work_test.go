@@ -3,6 +3,7 @@ package provider
 import (
 	"fmt"
 	"net/http"
+	"runtime"
 	"strings"
 	"testing"
 )
@@ -14,6 +15,7 @@ var hostile = []struct {
 }{
 	{"one text", func(n int) string { return `{"type":"` + strings.Repeat("a", n) + `"}` }},
 	{"escapes", func(n int) string { return `{"type":"` + strings.Repeat(`\u0061`, n/6) + `"}` }},
+	{"escaped keys", func(n int) string { return `{` + strings.Repeat(`"\u0069d":1,`, n/12) + `"x":1}` }},
 	{"open quotes", func(n int) string { return strings.Repeat(`{"a`, n/3) }},
 	{"arrays in arrays", func(n int) string { return strings.Repeat("[", n/2) + strings.Repeat("]", n/2) }},
 	{"objects in objects", func(n int) string { return strings.Repeat(`{"event":`, n/10) + "1" + strings.Repeat("}", n/10) }},
@@ -110,6 +112,38 @@ func TestWorkOnHeadersIsBounded(t *testing.T) {
 			_, err := k.scheme.Verify(r, one(k.keys.Verification), noon)
 			if header := len(k.scheme.headers) > 0; header && err == nil || total > 200*(size+2000) {
 				t.Errorf("%s, %q: %d bytes of work for a body of %d, %v", name, item, total, size, err)
+			}
+		}
+	}
+}
+
+// So is what a request allocates, all of it counted, also what could be collected
+// meanwhile: at most a few times its own size.
+func TestMemoryIsLinear(t *testing.T) {
+	const small, factor, each, constant = 16 << 10, 4, 10, 128 << 10
+	for _, name := range names() {
+		k := kitOf(t, name)
+		for _, b := range hostile {
+			spent := func(n int) uint64 {
+				body := []byte(b.body(n))
+				r := k.sign(t, Sample{ID: "e1"}, noon)
+				if signed, err := Sign(name, k.o, k.keys.Signing, Sample{ID: "e1", Body: body}, noon); err == nil {
+					r = signed
+				}
+				r.Body = body
+				least := ^uint64(0)
+				for range 2 { // the rest of the process may allocate as well
+					var before, after runtime.MemStats
+					runtime.ReadMemStats(&before)
+					_, _ = k.verify(r, noon)
+					runtime.ReadMemStats(&after)
+					least = min(least, after.TotalAlloc-before.TotalAlloc)
+				}
+				return least
+			}
+			few, many := spent(small), spent(factor*small)
+			if many > 5*few+constant || many > each*factor*small+constant {
+				t.Errorf("%s, %s: %d bytes for %d, and %d for %d times the size", name, b.name, few, small, many, factor)
 			}
 		}
 	}

@@ -67,7 +67,7 @@ func parseSource(raw json.RawMessage) (Source, []error) {
 	var s Source
 	var secrets, hmac, token, jwt, schemas json.RawMessage
 	tolerance := duration(-1)
-	limit := int64(-1)
+	var limit *int64
 	deadline := duration(-1)
 	faults := fields(raw, "", map[string]any{
 		"id": &s.ID, "scheme": &s.Scheme, "tenant": &s.Tenant, "secrets": &secrets, "allow_types": &s.AllowTypes,
@@ -99,9 +99,9 @@ func parseSource(raw json.RawMessage) (Source, []error) {
 			faults = append(faults, errors.New("publish_deadline: is zero"))
 		}
 	}
-	if limit != -1 {
-		s.BodyLimit = limit
-		if limit == 0 {
+	if limit != nil {
+		s.BodyLimit = *limit
+		if *limit == 0 {
 			faults = append(faults, errors.New("body_limit: is zero"))
 		}
 	}

@@ -493,7 +493,7 @@ func TestSourcesOfTheTable(t *testing.T) {
 	for in, want := range map[string]string{
 		`{"id":"a","scheme":"aws-sns"}`: "topics:", `{"id":"a","scheme":"paypal"}`: "webhook_id:", `{"id":"a","scheme":"google-oidc"}`: "jwt:", `{"id":"a","scheme":"github"}`: "secrets: none is listed",
 		`{"id":"a","scheme":"twilio",` + secrets + `}`: "public_url: scheme twilio signs the URL", `{"id":"a","scheme":"square",` + secrets + `}`: "public_url:", `{"id":"a","scheme":"hubspot-v3",` + secrets + `}`: "public_url:", `{"id":"a","scheme":"hubspot-v2",` + secrets + `}`: "public_url:",
-		`{"id":"a","scheme":"github","dedupe":"x",` + secrets + `}`: "dedupe:", `{"id":"a","scheme":"github","asana_handshake":"yes",` + secrets + `}`: "asana_handshake: wants a bool", `{"id":"a","scheme":"generic-token","token":{"hash":"x"},` + secrets + `}`: `token."hash": is no field`,
+		`{"id":"a","scheme":"github","body_limit":-1,` + secrets + `}`: "body_limit: -1 is not between", `{"id":"a","scheme":"github","dedupe":"x",` + secrets + `}`: "dedupe:", `{"id":"a","scheme":"github","asana_handshake":"yes",` + secrets + `}`: "asana_handshake: wants a bool", `{"id":"a","scheme":"generic-token","token":{"hash":"x"},` + secrets + `}`: `token."hash": is no field`,
 		`{"id":"a","scheme":"jwt","jwt":{"audience":"x"},` + secrets + `}`: "jwt.issuer:", `{"id":"a","scheme":"dropbox","tolerance":"5m",` + secrets + `}`: "tolerance:",
 	} {
 		if _, err := ParseSources([]byte("[" + in + "]")); err == nil || !strings.Contains(err.Error(), want) {
