@@ -18,6 +18,8 @@ import (
 	"testing"
 
 	"github.com/sealpost/sealpost/internal/localcloud"
+	"github.com/sealpost/sealpost/internal/provider"
+	"github.com/sealpost/sealpost/internal/receive"
 	"github.com/sealpost/sealpost/internal/safedial"
 	"github.com/sealpost/sealpost/internal/store"
 )
@@ -105,8 +107,16 @@ var plans = sync.OnceValues(func() (map[string]planned, error) {
 	if err != nil {
 		return nil, err
 	}
+	// The lines of the README, for TestPlanSchemes.
+	schemes := bytes.NewBufferString("project_id = \"my-project\"\nregion = \"europe-west1\"\n")
+	if err := provider.WriteTerraform(schemes); err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(filepath.Join(w.dir, "envs/schemes.tfvars"), schemes.Bytes(), 0o600); err != nil {
+		return nil, err
+	}
 	all := map[string]planned{}
-	for _, env := range []string{"minimal", "production"} {
+	for _, env := range []string{"minimal", "production", "schemes"} {
 		if all[env], err = w.plan(env); err != nil {
 			return nil, err
 		}
@@ -249,6 +259,44 @@ func TestPlanSettings(t *testing.T) {
 			t.Errorf("services %v, in the code %v", got, want)
 		}
 	})
+}
+
+// The Terraform lines that the README gives for a source of each scheme are what the
+// receiver takes, with an address that the provider can post to and a secret where
+// one is needed.
+func TestPlanSchemes(t *testing.T) {
+	t.Parallel()
+	p := planOf(t, "schemes")
+	services := p.of("google_cloud_run_v2_service")
+	i := slices.IndexFunc(services, func(r resource) bool { return r.text("name") == "sealpost-receiver" })
+	if i < 0 {
+		t.Fatal("no receiver")
+	}
+	sources, err := receive.ParseSources([]byte(services[i].env()["SOURCES"]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := map[string]bool{}
+	for _, r := range p.of("google_secret_manager_secret") {
+		made[r.text("secret_id")] = true
+	}
+	served := map[string]bool{}
+	for _, s := range sources {
+		served[s.Scheme] = true
+		if s.ID != s.Scheme || !strings.HasSuffix(s.PublicURL, "/in/"+s.ID) {
+			t.Errorf("source %s of scheme %s at %s", s.ID, s.Scheme, s.PublicURL)
+		}
+		for _, ref := range s.Secrets {
+			if !made[ref.Name] {
+				t.Errorf("%s: nothing makes the secret %s", s.ID, ref.Name)
+			}
+		}
+	}
+	for _, in := range provider.Schemes() {
+		if !served[in.Name] {
+			t.Errorf("%s is not served", in.Name)
+		}
+	}
 }
 
 // Nobody but providers gets in unasked, and nowhere is a member everybody.

@@ -5,8 +5,8 @@ output "source_urls" {
 }
 
 output "unserved_sources" {
-  description = "Sources whose secret has no version in use: add one with gcloud, then list its number."
-  value       = sort(setsubtract(keys(var.sources), keys(local.served_sources)))
+  description = "Where the providers of sources without secret_versions will post to: some ask for it before they show a secret. Add that with gcloud, then list its version's number."
+  value       = { for id in setsubtract(keys(var.sources), keys(local.served_sources)) : id => "${local.inbound_url}/in/${id}" }
 }
 
 output "source_secrets" {

@@ -2,6 +2,7 @@ package provider
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -87,8 +88,10 @@ func fuzz(f *testing.F, name string) {
 			if slices.Contains(unsigned, name) || s.claims != nil {
 				continue
 			}
+			// Not any byte: Twilio counts equal parameters of a form once.
+			sum := sha256.Sum256(r.Body)
 			c := r
-			c.Body = append(bytes.Clone(r.Body), 0)
+			c.Body = fmt.Appendf(bytes.Clone(r.Body), "&%x", sum)
 			if _, err := s.Verify(c, secrets, time.Unix(now, 0)); err == nil {
 				t.Error("accepted with another body")
 			}

@@ -62,6 +62,7 @@ func TestTwilio(t *testing.T) {
 		{"plus and percent", post(base, form, "a=x+y%26", base+"ax y&"), ""},
 		{"equal pairs count once", post(base, form, "a=1&a=1", base+"a1"), ""},
 		{"equal pairs counted twice", post(base, form, "a=1&a=1", base+"a1a1"), Mismatch},
+		{"text moved between name and value", post(base, form, "ab=c", base+"abc"), ""}, // nothing separates them
 		{"values sorted", post(base, form, "a=2&a=1", base+"a1a2"), ""},
 		{"empty value", post(base, form, "a=&b", base+"ab"), ""},
 		{"charset in type", post(base, form+"; charset=utf-8", "a=1", base+"a1"), ""},
@@ -739,6 +740,19 @@ func TestVerifyTokenIsASecret(t *testing.T) {
 	}
 	if err := s.CheckSecrets([]Secret{token, app}); err != nil {
 		t.Error(err)
+	}
+	// One version of the same secret.
+	s = mustNew(t, "meta", Options{VerifyToken: "secret:app/2"})
+	both := []Secret{app, NewSecret("app", 2, []byte("vt"))}
+	for _, c := range []near{
+		{"token", get("vt"), ""}, {"the other version", get("key"), Mismatch}, {"an event", post("key"), ""}, {"an event by the token", post("vt"), Mismatch},
+	} {
+		if _, err := s.Verify(c.r, both, noon); c.want == "" && err != nil || c.want != "" && !isReason(err, c.want) {
+			t.Errorf("one version, %s: %v, want %q", c.name, err, c.want)
+		}
+	}
+	if s.CheckSecrets(both) != nil || s.CheckSecrets(both[:1]) == nil || s.CheckSecrets(both[1:]) == nil {
+		t.Error("a version that is not there is taken, or one that is there not")
 	}
 	if _, err := New("meta", Options{VerifyToken: "secret:"}); err == nil {
 		t.Error("no name is taken")

@@ -103,7 +103,8 @@ type Options struct {
 	Topics []string
 	// VerifyToken is what Meta's hub.verify_token must equal; without one, meta
 	// answers no hub.challenge. "secret:" and a name stands for every version of that one
-	// of the source's secrets, which then verifies no signature.
+	// of the source's secrets, with "/" and a number after it for that version alone; what
+	// is meant verifies no signature.
 	VerifyToken string
 	// AsanaHandshake has asana answer the handshake of a webhook being created.
 	// Asana's API hands the secret to whoever creates the webhook, in the response to
@@ -126,7 +127,7 @@ type Scheme struct {
 	webhookID string
 	topics    []string
 	verify    string // hub.verify_token, or
-	setAside  string // the name of the secret that is
+	setAside  string // the secret that is: its name, or name/version
 	greets    bool   // answers Asana's handshake
 	jwt       JWT
 	kept      []string // canonical names; a trailing '*' stands for any rest

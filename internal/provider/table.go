@@ -244,7 +244,7 @@ var table = []entry{
 		identify:  twilioType,
 		keep:      []string{"I-Twilio-Idempotency-Token"},
 		about:     about{typ: "message.<status>, call.<status> or the CloudEvents type, else twilio.unknown"},
-		note:      "bodies other than forms are signed by their hash in the query (bodySHA256)",
+		note:      "a form's names and values are signed one after the other with nothing between them, so that who holds one signed form can move text from one to the next; other bodies are signed by their hash in the query (bodySHA256)",
 	},
 	{
 		name:      "sendgrid",
@@ -556,7 +556,7 @@ var table = []entry{
 		check:     postOnly,
 		identify:  metaType,
 		handshake: "GET hub.challenge: 200, text/plain, the challenge, if hub.verify_token is the configured one",
-		settings:  "verify_token (or secret:<name> of one of the source's secrets)",
+		settings:  "verify_token (the token, or secret:<name>/<version> of one of the source's secrets)",
 		legacy:    []string{"X-Hub-Signature"},
 		about:     about{typ: "body object and the field of the change"},
 	},

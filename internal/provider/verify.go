@@ -260,7 +260,9 @@ func (s *Scheme) keys(secrets []Secret) ([]key, *Refusal) {
 }
 
 // isAside reports whether a secret is a setting's, and verifies no signature.
-func (s *Scheme) isAside(secret Secret) bool { return s.setAside != "" && secret.name == s.setAside }
+func (s *Scheme) isAside(secret Secret) bool {
+	return s.setAside != "" && (secret.name == s.setAside || secret.String() == s.setAside)
+}
 
 // keyOf makes a secret a key: by the entry's rule, or as what the provider publishes,
 // where the scheme wants both.

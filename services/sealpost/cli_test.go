@@ -248,7 +248,10 @@ func TestExitCodes(t *testing.T) {
 		{"events list --limit 0", 2, "--limit"},
 		{"events list --bogus", 2, "bogus"},
 		{"listen --source x --forward-to http://10.0.0.1/", 2, "--forward-to"},
+		{"trigger", 2, "--scheme is needed"},
 		{"trigger --scheme bogus", 2, "--scheme"},
+		{"trigger --scheme stripe --source nobody", 2, "no source"},
+		{"trigger --scheme stripe --source nobody --key k", 1, "404"},
 		{"verify", 2, "--requests"},
 		{"check-url", 2, "URL"},
 		{"endpoints show none", 1, "not found"},
@@ -349,7 +352,7 @@ func TestTriggerAndListen(t *testing.T) {
 	if len(got) != 0 || !strings.Contains(out.String(), "202") {
 		t.Errorf("%d more forwarded; said %s", len(got), out)
 	}
-	if r := command(t, "trigger", "--scheme", "stripe", "--key", "another"); r.code != exitFailed || !strings.Contains(r.out, "401") {
+	if r := command(t, "trigger", "--scheme", "stripe", "--key", "another"); r.code != exitFailed || !strings.Contains(r.out, "401") || !strings.Contains(r.err, "sources list") {
 		t.Errorf("signed with another key: %+v", r)
 	}
 }

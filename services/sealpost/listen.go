@@ -62,7 +62,7 @@ Only loopback and public addresses are forwarded to.`,
 			o := bus.SubscribeOptions{Log: slog.New(slog.NewTextHandler(c.errOut, nil)), Grace: time.Second, MaxOutstandingMessages: 20}
 			return bus.Tap(cmd.Context(), project, c.envOr("INBOUND_TOPIC", "sealpost-inbound"), source, o, func() {
 				if !c.json {
-					fmt.Fprintf(c.out, "Listening to %s; forwarding to %s. Ctrl-C ends.\n", source, safedial.MaskURL(target))
+					fmt.Fprintf(c.out, "Listening to %s; forwarding to %s what is accepted from now on ('sealpost sources list' names the sources). Ctrl-C ends.\n", source, safedial.MaskURL(target))
 				}
 			}, f.forward)
 		},

@@ -33,7 +33,8 @@ source, and prints what the receiver answered.
 
 The address is --url, or RECEIVER_URL and the source's id. The signing key is --key (- reads
 it from standard input): the source's secret, or the private half where the secret is a
-public key. Against 'sealpost dev' both are found by themselves.
+public key. Against 'sealpost dev' both are found by themselves. Samples of generic-hmac,
+generic-token, jwt and google-oidc are made for the settings that sealpost dev gives those.
 
 Schemes: ` + strings.Join(schemeNames(), ", ") + `
 
@@ -42,7 +43,10 @@ Exit code 1 if the receiver did not answer 2xx.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx := cmd.Context()
 			var errs []error
-			if !slices.Contains(schemeNames(), scheme) {
+			switch {
+			case scheme == "":
+				return usageError{fmt.Errorf("--scheme is needed, one of %s", strings.Join(schemeNames(), ", "))}
+			case !slices.Contains(schemeNames(), scheme):
 				errs = append(errs, fmt.Errorf("--scheme %q is unknown; known are %s", scheme, strings.Join(schemeNames(), ", ")))
 			}
 			if source == "" {
@@ -101,7 +105,7 @@ func (c *cli) signingKey(ctx context.Context, key, source string) (string, error
 		return key, nil
 	}
 	if c.getenv(secrets.EmulatorVariable) == "" {
-		return "", usageError{errors.New("--key is needed")}
+		return "", usageError{errors.New("--key is needed: what the source's provider signs with (only 'sealpost dev' keeps that at hand)")}
 	}
 	project, err := c.env("GOOGLE_CLOUD_PROJECT")
 	if err != nil {
@@ -117,6 +121,14 @@ func (c *cli) signingKey(ctx context.Context, key, source string) (string, error
 		return "", usageError{fmt.Errorf("sealpost dev has no source %q: give --key", source)}
 	}
 	return string(b), err
+}
+
+// hints say what an answer means to whoever asked for it. Answers themselves never
+// say why, since strangers get them too.
+var hints = map[int]string{
+	http.StatusNoContent:    "Authentic, but of a type that the source does not want (allow_types).",
+	http.StatusUnauthorized: "Refused. 'sealpost sources list' counts the reasons, the receiver's log line gives each. Is it the source's scheme, and its key?",
+	http.StatusNotFound:     "The receiver serves no such source. 'sealpost sources list' names those it does.",
 }
 
 // post sends the signed request and prints the answer.
@@ -150,6 +162,9 @@ func (c *cli) post(ctx context.Context, target string, r provider.Request) error
 	}{safedial.MaskURL(u.String()), res.StatusCode, strings.TrimSpace(string(answer)), len(r.Body), float64(time.Since(began).Microseconds()) / 1000}
 	if err := c.print(v, func(w io.Writer) {
 		fmt.Fprintf(w, "%s  %d bytes  →  %d in %.0f ms  %s\n", v.URL, v.Bytes, v.Status, v.MS, v.Answer)
+		if hint := hints[v.Status]; hint != "" {
+			fmt.Fprintln(c.errOut, hint)
+		}
 	}); err != nil {
 		return err
 	}

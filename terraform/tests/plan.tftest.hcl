@@ -27,7 +27,7 @@ run "minimal" {
     error_message = "A source without versions is served, or one with versions is not: ${jsonencode(output.source_urls)}"
   }
   assert {
-    condition     = output.unserved_sources == tolist(["github"])
+    condition     = output.unserved_sources == { github = "https://sealpost-receiver-123456789012.europe-west1.run.app/in/github" }
     error_message = "github is not told to be unserved."
   }
   assert {
