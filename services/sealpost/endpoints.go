@@ -47,6 +47,8 @@ type endpointView struct {
 	CreatedAt  *time.Time               `json:"created_at,omitempty"`
 	Secret     string                   `json:"secret,omitempty"` // shown once, when made
 	Keys       []keyView                `json:"keys,omitempty"`
+	// StoppedKeys are the latest of those ordering keys that stand still.
+	StoppedKeys []stoppedView `json:"stopped_keys,omitempty"`
 }
 
 type keyView struct {
@@ -322,8 +324,12 @@ func (c *cli) endpointsShow() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			stopped, err := st.StoppedKeys(cmd.Context(), tenant, args[0], maxStoppedKeys)
+			if err != nil {
+				return err
+			}
 			v := viewEndpoint(ep)
-			v.Breaker = breakerOf(&health)
+			v.Breaker, v.StoppedKeys = breakerOf(&health), viewStopped(stopped)
 			for _, k := range keys {
 				v.Keys = append(v.Keys, keyView{k.ID, k.Kind, k.NotBefore, optional(k.NotAfter)})
 			}
@@ -339,6 +345,9 @@ func (c *cli) endpointsShow() *cobra.Command {
 						until = "until " + k.NotAfter.Format(time.RFC3339)
 					}
 					fmt.Fprintf(w, "key          %s (%s) from %s %s\n", k.ID, k.Kind, k.NotBefore.Format(time.RFC3339), until)
+				}
+				for i := range v.StoppedKeys {
+					v.StoppedKeys[i].text(w)
 				}
 			})
 		}}

@@ -163,6 +163,7 @@ func (c *cli) endpointStates() []*cobra.Command {
 			func(ctx context.Context, st *store.Store, tenant, id string) (store.EndpointChange, error) {
 				return st.Release(ctx, tenant, id, actor())
 			}),
+		c.endpointsReleaseKey(),
 	}
 }
 
