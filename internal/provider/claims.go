@@ -26,6 +26,7 @@ const maxForm = 1 << 20
 
 // param is the one value of a query parameter; n is how often it occurs.
 func (m *message) param(name string) (value string, n int) {
+	work(len(m.req.URL))
 	_, query, _ := strings.Cut(m.req.URL, "?")
 	for pair := range strings.SplitSeq(query, "&") {
 		k, v, _ := strings.Cut(pair, "=")
@@ -84,6 +85,7 @@ func twilioParams(m *message) *Refusal {
 	if len(m.req.Body) > maxForm {
 		return refuse(Malformed, "a form of %d bytes", len(m.req.Body))
 	}
+	work(len(m.req.Body))
 	var pairs [][2]string
 	for item := range strings.SplitSeq(string(m.req.Body), "&") {
 		if item == "" {
@@ -285,12 +287,15 @@ func nothing(*message) *Refusal {
 	return refuse(MissingSignature, "no handshake, and the scheme has no events")
 }
 
+// maxDocusign bounds the keys of an account whose signatures are looked for.
+const maxDocusign = 100
+
 // docusignHeaders takes one signature for each of the account's keys, in headers
 // numbered from 1.
 func docusignHeaders(m *message) *Refusal {
 	var sigs []candidate
 	present := 0
-	for n := 1; n <= maxCandidates; n++ {
+	for n := 1; n <= maxDocusign; n++ {
 		name := "X-Docusign-Signature-" + strconv.Itoa(n)
 		v, err := m.header(name)
 		if err != nil {
@@ -314,31 +319,6 @@ func docusignHeaders(m *message) *Refusal {
 		return refuse(Malformed, "no signature is %s", stdBase64)
 	}
 	m.claims = []claim{{[]content{{body: m.req.Body}}, sigs}}
-	return nil
-}
-
-// graphStates claims the clientState of every notification.
-// https://learn.microsoft.com/en-us/graph/change-notifications-delivery-webhooks
-func graphStates(m *message) *Refusal {
-	values, clean := pickSigned(m.req.Body, path{"value"})
-	items, ok := elements(values[0], maxItems)
-	switch {
-	case !clean:
-		return refuse(Ambiguous, "value occurs more than once")
-	case !ok || len(items) == 0:
-		return refuse(MissingSignature, "the body has no notifications, or more than %d", maxItems)
-	}
-	for _, item := range items {
-		values, clean := pickSigned(item, path{"clientState"})
-		state := str(values[0])
-		switch {
-		case !clean:
-			return refuse(Ambiguous, "clientState occurs more than once")
-		case state == "":
-			return refuse(MissingSignature, "a notification has no clientState")
-		}
-		m.claims = append(m.claims, claim{[]content{{}}, []candidate{{tokenEqual, []byte(state)}}})
-	}
 	return nil
 }
 

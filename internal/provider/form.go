@@ -29,6 +29,7 @@ func (m *message) formFields(names ...string) (values map[string]string, isForm 
 	if err != nil {
 		return nil, false, nil
 	}
+	work(len(m.req.Body))
 	f := fields{wanted: names, values: map[string]string{}}
 	switch kind {
 	case "application/x-www-form-urlencoded":
@@ -48,6 +49,7 @@ type fields struct {
 
 // take notes one field; value gives it, or says that it cannot be read.
 func (f *fields) take(name string, value func() (string, bool)) *Refusal {
+	work(len(name) * len(f.wanted))
 	if f.n++; f.n > maxFields {
 		return refuse(Malformed, "a form of more than %d fields", maxFields)
 	}

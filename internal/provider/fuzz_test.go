@@ -3,6 +3,7 @@ package provider
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"slices"
@@ -12,9 +13,10 @@ import (
 )
 
 // fuzz runs a scheme over requests whose headers, query and body the fuzzer
-// chooses, beginning with the vectors and a sample. Whatever it finds, nothing
-// panics, everything accepted has an identity, and no accepted request is accepted
-// with another secret or, where the body is signed, with another body.
+// chooses, beginning with the vectors and a sample, and over bodies that are signed
+// for it, since it will find no signature. Whatever it finds, nothing panics,
+// everything accepted has an identity, and no accepted request is accepted with
+// another secret or, where the body is signed, with another body.
 func fuzz(f *testing.F, name string) {
 	k := kitOf(f, name)
 	s, secrets, others := k.scheme, one(k.keys.Verification), one(k.other.Verification)
@@ -24,9 +26,14 @@ func fuzz(f *testing.F, name string) {
 			h = s.headers[0]
 		}
 		signature := first(strings.Join(r.Header[h.signature], "\n"), r.Header.Get("Authorization"))
-		f.Add(signature, r.Header.Get(h.timestamp), r.Header.Get(h.id), "a.b", r.URL, r.Header.Get("Content-Type"), r.Body, now)
+		f.Add(signature, r.Header.Get(h.timestamp), r.Header.Get(h.id), "a.b", r.URL, r.Header.Get("Content-Type"), r.Body, now, false)
+		f.Add("", "", "e1", "a.b", "https://h.example/", r.Header.Get("Content-Type"), r.Body, now, true)
 	}
 	add(k.sign(f, Sample{}, noon), noon.Unix())
+	if name == "mailgun" {
+		add(Request{URL: "https://h.example/", Header: header("Content-Type", "application/x-www-form-urlencoded"), Body: []byte("timestamp=1&token=a&signature=00")}, 1)
+		add(Request{URL: "https://h.example/", Header: header("Content-Type", "multipart/form-data; boundary=b"), Body: []byte("--b\r\nContent-Disposition: form-data; name=\"token\"\r\n\r\na\r\n--b--\r\n")}, 1)
+	}
 	for _, v := range vectors(f) {
 		if v.Scheme != name || len(v.Body) > 4096 {
 			continue
@@ -36,7 +43,8 @@ func fuzz(f *testing.F, name string) {
 		}
 		add(v.request(), v.Now)
 	}
-	f.Fuzz(func(t *testing.T, signature, timestamp, id, typ, url, contentType string, body []byte, now int64) {
+	f.Fuzz(func(t *testing.T, signature, timestamp, id, typ, url, contentType string, body []byte, now int64, signed bool) {
+		s, secrets := s, secrets
 		r := Request{Method: http.MethodPost, Header: http.Header{"Content-Type": {contentType}}, URL: url, Body: body}
 		for _, h := range append(s.headers, headers{signature: "Authorization"}) {
 			r.Header[h.signature] = strings.Split(signature, "\n")
@@ -50,6 +58,13 @@ func fuzz(f *testing.F, name string) {
 			if p.header != "" {
 				r.Header[p.header] = []string{typ}
 			}
+		}
+		if signed {
+			good, err := Sign(name, k.o, k.keys.Signing, Sample{ID: first(id, "e1"), Body: bytes.Clone(body)}, time.Unix(now, 0))
+			if err != nil {
+				return // a body that the scheme cannot sign, or a time that cannot be written
+			}
+			r, s, secrets = good, k.scheme, one(k.keys.Verification)
 		}
 		for _, method := range s.Methods() {
 			r.Method = method
@@ -72,7 +87,7 @@ func fuzz(f *testing.F, name string) {
 				continue
 			}
 			c := r
-			c.Body = append(bytes.Clone(body), 0)
+			c.Body = append(bytes.Clone(r.Body), 0)
 			if _, err := s.Verify(c, secrets, time.Unix(now, 0)); err == nil {
 				t.Error("accepted with another body")
 			}
@@ -120,6 +135,41 @@ func FuzzGenericToken(f *testing.F)        { fuzz(f, "generic-token") }
 func FuzzBasic(f *testing.F)               { fuzz(f, "basic") }
 func FuzzJWT(f *testing.F)                 { fuzz(f, "jwt") }
 func FuzzGoogleOIDC(f *testing.F)          { fuzz(f, "google-oidc") }
+
+// FuzzGraphTokens runs microsoft-graph where it demands tokens: none that the key
+// does not sign is accepted.
+func FuzzGraphTokens(f *testing.F) {
+	s := mustNew(f, microsoftGraph, Options{JWT: &JWT{Audience: graphApp}})
+	k := kitOf(f, jwtScheme)
+	private, err := privatePEM([]byte(k.keys.Signing))
+	if err != nil {
+		f.Fatal(err)
+	}
+	claims := fmt.Sprintf(`{"aud":"%s","iss":"https://sts.windows.net/%s/","iat":%d,"exp":%d,"appid":"%s","tid":"%s"}`,
+		graphApp, graphTenant, noon.Unix(), noon.Unix()+3600, graphPublisher, graphTenant)
+	good := rs256(f, private, `{"alg":"RS256","kid":"sample"}`, claims)
+	other := rs256(f, private, `{"alg":"RS256","kid":"sample"}`, strings.Replace(claims, graphPublisher, graphApp, 1))
+	secrets := []Secret{NewSecret("s", 1, []byte("state")), NewSecret("published", 0, []byte(k.keys.Verification))}
+	for _, tokens := range []string{`[]`, `["` + good + `"]`, `["` + good + `","` + other + `"]`, `"` + good + `"`, `["a.b.c"]`, `null`} {
+		f.Add(`{"value":[{"clientState":"state"}],"validationTokens":` + tokens + `}`)
+	}
+	f.Fuzz(func(t *testing.T, body string) {
+		r := Request{Method: http.MethodPost, Header: http.Header{}, Body: []byte(body)}
+		if u, err := s.Fetch(r); err == nil && u != "" && u != "https://login.microsoftonline.com/common/discovery/v2.0/keys" {
+			t.Errorf("would fetch %q", u)
+		}
+		_, err := s.Verify(r, secrets, noon)
+		if err != nil {
+			return
+		}
+		if !strings.Contains(body, good[strings.LastIndexByte(good, '.'):]) && !strings.Contains(body, `\u`) {
+			t.Errorf("accepted %q", body)
+		}
+		if _, err := s.Verify(r, []Secret{secrets[0], NewSecret("published", 0, []byte(k.other.Verification))}, noon); err == nil {
+			t.Error("accepted with another key")
+		}
+	})
+}
 
 // Every scheme of the table has its target above.
 func TestEverySchemeIsFuzzed(t *testing.T) {

@@ -1,8 +1,6 @@
 package provider
 
 import (
-	"crypto/sha256"
-	"crypto/subtle"
 	"encoding/json"
 	"net/http"
 	"strings"
@@ -136,9 +134,7 @@ func metaChallenge(m *message) (*Response, *Refusal) {
 	if n1 > 1 || n2 > 1 {
 		return nil, refuse(Ambiguous, "hub.mode or hub.verify_token occurs more than once")
 	}
-	want, got := sha256.Sum256([]byte(m.scheme.verify)), sha256.Sum256([]byte(token))
-	same := subtle.ConstantTimeCompare(want[:], got[:]) == 1
-	if mode != "subscribe" || token == "" || m.scheme.verify == "" || !same {
+	if mode != "subscribe" || token == "" || !m.verifies(token) {
 		return nil, refuse(Mismatch, "no hub.mode=subscribe with the configured verify_token")
 	}
 	v, err := m.challenge("hub.challenge")
@@ -146,6 +142,16 @@ func metaChallenge(m *message) (*Response, *Refusal) {
 		return nil, err
 	}
 	return &Response{Status: http.StatusOK, ContentType: plain, Body: []byte(v)}, nil
+}
+
+// verifies reports whether a text is the configured verify_token, or a version of
+// the secret that it names.
+func (m *message) verifies(token string) bool {
+	got, same := [][]byte{[]byte(token)}, false
+	for _, k := range m.keys {
+		same = k.alg == noSignature && matchToken(k, content{}, got) || same
+	}
+	return m.scheme.verify != "" && matchToken(key{bytes: []byte(m.scheme.verify)}, content{}, got) || same
 }
 
 // crcToken reports whether a text can be one of X's: short, and of characters of

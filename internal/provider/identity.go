@@ -234,6 +234,7 @@ func slackType(m *message, id *Identity) {
 // formValue reads one field of a form body without parsing the others. A field
 // that occurs twice counts as absent.
 func formValue(body []byte, name string) string {
+	work(len(body))
 	found, value := 0, ""
 	for pair := range strings.SplitSeq(string(body), "&") {
 		if text, ok := strings.CutPrefix(pair, name); ok && strings.HasPrefix(text, "=") {

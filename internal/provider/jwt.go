@@ -18,12 +18,14 @@ import (
 	"time"
 )
 
-// JWT are the settings of the schemes jwt and google-oidc: whose tokens are
-// accepted, and for whom.
+// JWT are the settings of the schemes jwt and google-oidc, and of microsoft-graph
+// where rich notifications are to be verified: whose tokens are accepted, and for whom.
 type JWT struct {
-	Header   string // holds the token; Authorization, after Bearer, by default
-	Issuer   string // iss; required, and fixed for google-oidc
-	Audience string // aud, or one of several; required
+	Header string // holds the token; Authorization, after Bearer, by default
+	// Issuer is iss; required for jwt, fixed for google-oidc. For microsoft-graph it is the
+	// tenant's id; empty takes every tenant that has the app.
+	Issuer   string
+	Audience string // aud, or one of several; required. The app's id for microsoft-graph.
 	// Email is the service account that google-oidc accepts; required there, since
 	// any Google account can have a token made for any audience.
 	Email string
@@ -50,6 +52,9 @@ func (j JWT) entry(e entry) (entry, []string) {
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf("jwt."+format, args...)) }
 	if j.Audience == "" {
 		fault("audience: is missing: a token made for someone else would do")
+	}
+	if e.name == microsoftGraph {
+		return j.graph(e, faults)
 	}
 	switch google := e.name == googleOIDC; {
 	case google && j.Email == "":
@@ -125,7 +130,7 @@ func jwksKey(secret []byte) (key, error) {
 		case "EC":
 			one.algs, one.public, err = ecJWK(j.Crv, j.X, j.Y)
 		case "OKP":
-			one.algs = []string{"EdDSA"}
+			one.algs = []string{"EdDSA", "Ed25519"} // the older and the newer name, RFC 9864
 			one.public, err = edJWK(j.Crv, j.X)
 		default:
 			err = errors.New("unknown type")
@@ -193,38 +198,47 @@ func jwkBytes(text string) ([]byte, bool) {
 	return b, err == nil && len(b) > 0 && !strings.ContainsAny(text, "\r\n")
 }
 
-// jwtToken claims the token. Its header may name one key and one algorithm, and
-// may demand nothing: an extension marked critical is refused (RFC 7515, section
-// 4.1.11).
+// jwtToken claims the token of the request.
 func jwtToken(m *message) *Refusal {
 	text, err := m.bearer()
 	if err != nil {
 		return err
 	}
+	c, claims, err := jwtClaim(text)
+	if err != nil {
+		return err
+	}
+	m.payload = claims
+	m.timestamp = scalar(pick(claims, claimPaths...)[0])
+	m.claims = []claim{c}
+	return nil
+}
+
+// jwtClaim reads a token. Its header may name one key and one algorithm, and may
+// demand nothing: an extension marked critical is refused (RFC 7515, section
+// 4.1.11).
+func jwtClaim(text string) (c claim, claims []byte, err *Refusal) {
 	parts := strings.Split(text, ".")
 	if len(text) > maxTokenPart || len(parts) != 3 {
-		return refuse(Malformed, "no token of three parts, or one of more than %d bytes", maxTokenPart)
+		return c, nil, refuse(Malformed, "no token of three parts, or one of more than %d bytes", maxTokenPart)
 	}
 	head, ok1 := jwkBytes(parts[0])
 	claims, ok2 := jwkBytes(parts[1])
 	sig, ok3 := jwkBytes(parts[2])
 	if !ok1 || !ok2 || !ok3 {
-		return refuse(Malformed, "a part of the token is not base64url")
+		return c, nil, refuse(Malformed, "a part of the token is not base64url")
 	}
 	values, clean := pickSigned(head, path{"alg"}, path{"kid"}, path{"crit"})
-	times, once := pickSigned(claims, claimPaths...)
+	_, once := pickSigned(claims, claimPaths...)
 	switch {
 	case !clean || !once:
-		return refuse(Ambiguous, "a field of the token occurs more than once")
+		return c, nil, refuse(Ambiguous, "a field of the token occurs more than once")
 	case values[2] != nil:
-		return refuse(Malformed, "the token has critical extensions")
+		return c, nil, refuse(Malformed, "the token has critical extensions")
 	case str(values[0]) == "" || strings.EqualFold(str(values[0]), "none"):
-		return refuse(Malformed, "the token names no algorithm")
+		return c, nil, refuse(Malformed, "the token names no algorithm")
 	}
-	m.payload = claims
-	m.timestamp = scalar(times[0])
-	m.claims = []claim{{[]content{{head: []byte(parts[0] + "." + parts[1])}}, []candidate{{jwtSignature, sig}}}}
-	return nil
+	return claim{[]content{{head: []byte(parts[0] + "." + parts[1])}}, []candidate{{jwtSignature, sig}}}, claims, nil
 }
 
 func (m *message) bearer() (string, *Refusal) {
@@ -279,7 +293,7 @@ func (j jwk) verify(alg string, message, sig []byte) bool {
 	return false
 }
 
-var claimPaths = []path{{"iat"}, {"exp"}, {"nbf"}, {"iss"}, {"aud"}, {"email"}, {"email_verified"}}
+var claimPaths = []path{{"iat"}, {"exp"}, {"nbf"}, {"iss"}, {"aud"}, {"email"}, {"email_verified"}, {"tid"}, {"appid"}, {"azp"}}
 
 // jwtClaims holds the claims of an authentic token against the settings. Its age
 // has been judged by iat.

@@ -103,6 +103,7 @@ var attemptNumber = regexp.MustCompile(`"attemptNumber"\s*:\s*\d+`)
 // hubspotIdentity: a batch has no id, and its retries differ in attemptNumber. A
 // string cannot hold the pattern, since its quotes would be escaped.
 func hubspotIdentity(m *message, id *Identity) {
+	work(len(m.req.Body))
 	same := attemptNumber.ReplaceAll(m.req.Body, []byte(`"attemptNumber":0`))
 	c := content{body: same}
 	if m.scheme.NeedsURL() {

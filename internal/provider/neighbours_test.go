@@ -14,6 +14,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -361,6 +362,9 @@ func TestLists(t *testing.T) {
 		{"second", ds("X-DocuSign-Signature-1", macBase64("other", "{}"), "X-DocuSign-Signature-2", sig), ""},
 		{"first no base64", ds("X-DocuSign-Signature-1", "!", "X-DocuSign-Signature-2", sig), ""},
 		{"one line twice", ds("X-DocuSign-Signature-1", sig, "X-DocuSign-Signature-1", sig), Ambiguous},
+		{"hundredth", ds("X-DocuSign-Signature-1", macBase64("other", "{}"), "X-DocuSign-Signature-100", sig), ""},
+		{"one too far", ds("X-DocuSign-Signature-101", sig), MissingSignature},
+		{"number with a zero before", ds("X-DocuSign-Signature-01", sig), MissingSignature},
 		{"zeroth", ds("X-DocuSign-Signature-0", sig), MissingSignature},
 		{"hex", ds("X-DocuSign-Signature-1", good+"!"), Malformed},
 	})
@@ -697,6 +701,50 @@ func TestHandshakesBeforeAnythingIsSigned(t *testing.T) {
 	}
 }
 
+// A verify_token that is a secret is no key of signatures, nor a key a verify_token.
+func TestVerifyTokenIsASecret(t *testing.T) {
+	t.Parallel()
+	s := mustNew(t, "meta", Options{VerifyToken: "secret:verify"})
+	app, token, old := NewSecret("app", 1, []byte("key")), NewSecret("verify", 2, []byte("vt2")), NewSecret("verify", 1, []byte("vt1"))
+	get := func(token string) Request {
+		return Request{Method: "GET", URL: "https://h.example/in/x?hub.mode=subscribe&hub.challenge=1&hub.verify_token=" + token, Header: http.Header{}}
+	}
+	post := func(key string) Request {
+		return Request{Method: "POST", Header: header("X-Hub-Signature-256", "sha256="+macHex(key, "{}")), Body: []byte("{}")}
+	}
+	for _, c := range []struct {
+		name    string
+		secrets []Secret
+		r       Request
+		want    Reason
+	}{
+		{"newest", []Secret{token, old, app}, get("vt2"), ""}, {"older", []Secret{token, old, app}, get("vt1"), ""}, {"retired", []Secret{token, app}, get("vt1"), Mismatch},
+		{"the app's secret", []Secret{token, app}, get("key"), Mismatch}, {"its own name", []Secret{token, app}, get("secret:verify"), Mismatch}, {"empty", []Secret{token, app}, get(""), Mismatch},
+		{"an event", []Secret{token, app}, post("key"), ""}, {"an event by the token", []Secret{token, app}, post("vt2"), Mismatch},
+		{"no such secret", []Secret{app}, get("key"), Mismatch}, {"no other secret", []Secret{token}, post("vt2"), NoSecret}, {"no other secret, handshake", []Secret{token}, get("vt2"), NoSecret},
+		{"blank", []Secret{NewSecret("verify", 1, []byte(" ")), app}, get("+"), NoSecret},
+	} {
+		id, err := s.Verify(c.r, c.secrets, noon)
+		if c.want == "" && err != nil || c.want != "" && !isReason(err, c.want) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+		if c.name == "an event" && id.Secret != 1 {
+			t.Errorf("secret %d", id.Secret)
+		}
+	}
+	for _, secrets := range [][]Secret{{app}, {token}, {token, NewSecret("app", 1, nil)}} {
+		if s.CheckSecrets(secrets) == nil {
+			t.Errorf("%v are taken", secrets)
+		}
+	}
+	if err := s.CheckSecrets([]Secret{token, app}); err != nil {
+		t.Error(err)
+	}
+	if _, err := New("meta", Options{VerifyToken: "secret:"}); err == nil {
+		t.Error("no name is taken")
+	}
+}
+
 func TestZoomValidation(t *testing.T) {
 	t.Parallel()
 	ts := strconv.FormatInt(noon.Unix(), 10)
@@ -751,6 +799,7 @@ func TestSettingsOfSingleSchemes(t *testing.T) {
 		{"github", Options{AsanaHandshake: true}, "asana_handshake"}, {"github", Options{Token: &Token{}}, "token"}, {"generic-token", Options{Token: &Token{Header: "a b"}}, "token.header"},
 		{"generic-token", Options{Token: &Token{IDPath: "a..b"}}, "token.id_path"}, {"jwt", Options{}, "jwt"}, {"jwt", Options{JWT: &JWT{Audience: "a"}}, "jwt.issuer"}, {"jwt", Options{JWT: &JWT{Issuer: "a"}}, "jwt.audience"},
 		{"jwt", Options{JWT: &JWT{Issuer: "a", Audience: "a", Email: "e"}}, "jwt.email"}, {"jwt", Options{JWT: &JWT{Issuer: "a", Audience: "a", Header: "a b"}}, "jwt.header"}, {"jwt", Options{JWT: &JWT{Issuer: "a", Audience: "a", IDPath: "a..b"}}, "jwt.id_path"},
+		{"microsoft-graph", Options{JWT: &JWT{}}, "jwt.audience"}, {"microsoft-graph", Options{JWT: &JWT{Audience: "a", Issuer: "contoso"}}, "jwt.issuer"}, {"microsoft-graph", Options{JWT: &JWT{Audience: "a", Email: "e"}}, "jwt"},
 		{"google-oidc", Options{JWT: &JWT{Audience: "a"}}, "jwt.email"}, {"google-oidc", Options{JWT: &JWT{Audience: "a", Email: "e", Issuer: "x"}}, "jwt.issuer"}, {"github", Options{Dedupe: "stripe-object"}, "dedupe"},
 		{"github", Options{Dedupe: "header:"}, "dedupe"}, {"github", Options{Dedupe: "X-Id"}, "dedupe"}, {"dropbox", Options{Tolerance: new(time.Duration)}, "tolerance"},
 	} {
@@ -781,6 +830,9 @@ func TestPublishedSignaturesOfTokens(t *testing.T) {
 		}
 		i := strings.LastIndex(c.token, ".")
 		sig, _ := jwkBytes(c.token[i+1:])
+		if c.alg == "EdDSA" && !slices.Contains(k.set[0].algs, "Ed25519") {
+			t.Error("Ed25519 is not another name of EdDSA")
+		}
 		if !matchJWT(k, content{head: []byte(c.token[:i])}, [][]byte{sig}) {
 			t.Errorf("%s: does not match", c.alg)
 		}
@@ -894,6 +946,145 @@ func TestKeySets(t *testing.T) {
 	for _, text := range []string{"x", "{}", `{"keys":{}}`, "[]"} {
 		if err := k.scheme.CheckSecret(NewSecret("s", 1, []byte(text))); err == nil {
 			t.Errorf("%s is taken", text)
+		}
+	}
+}
+
+// graphTenant and graphApp are those of Microsoft's example of a token.
+const (
+	graphTenant = "84bd8158-6d4d-4958-8b9f-9d6445542f95"
+	graphApp    = "8e460676-ae3f-4b1e-8790-ee0fb5d6148f"
+)
+
+// rs256 signs a token as the sample's key does.
+func rs256(t testing.TB, private crypto.Signer, head, claims string) string {
+	t.Helper()
+	input := base64.RawURLEncoding.EncodeToString([]byte(head)) + "." + base64.RawURLEncoding.EncodeToString([]byte(claims))
+	sum := sha256.Sum256([]byte(input))
+	sig, err := private.Sign(rand.Reader, sum[:], crypto.SHA256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return input + "." + base64.RawURLEncoding.EncodeToString(sig)
+}
+
+func TestGraphTokens(t *testing.T) {
+	t.Parallel()
+	k := kitOf(t, jwtScheme) // whose key set Entra ID is to publish
+	private, err := privatePEM([]byte(k.keys.Signing))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stranger, err := privatePEM([]byte(k.other.Signing))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := mustNew(t, microsoftGraph, Options{JWT: &JWT{Audience: graphApp, Issuer: graphTenant}})
+	secrets := []Secret{NewSecret("s", 1, []byte("state")), NewSecret("published", 0, []byte(k.keys.Verification))}
+	now := noon.Unix()
+	claims := fmt.Sprintf(`{"aud":"%s","iss":"https://sts.windows.net/%s/","iat":%d,"nbf":%d,"exp":%d,"appid":"%s","tid":"%s","ver":"1.0"}`,
+		graphApp, graphTenant, now, now, now+3600, graphPublisher, graphTenant)
+	const head = `{"typ":"JWT","alg":"RS256","kid":"sample"}`
+	good := rs256(t, private, head, claims)
+	swap := func(old, with string) string { return rs256(t, private, head, strings.Replace(claims, old, with, 1)) }
+	v2 := strings.NewReplacer("https://sts.windows.net/"+graphTenant+"/", "https://login.microsoftonline.com/"+graphTenant+"/v2.0", "appid", "azp").Replace(claims)
+	const other = "00000000-0000-4000-8000-000000000000"
+	req := func(state string, tokens ...string) Request {
+		list, _ := json.Marshal(tokens)
+		return Request{Method: "POST", Header: http.Header{}, Body: []byte(fmt.Sprintf(`{"value":[{"id":"n1","changeType":"created","clientState":%q}],"validationTokens":%s}`, state, list))}
+	}
+	with := func(old, with string) Request {
+		r := req("state", good)
+		r.Body = []byte(strings.Replace(string(r.Body), old, with, 1))
+		return r
+	}
+	cases := []near{
+		{"good", req("state", good), ""},
+		{"version 2", req("state", rs256(t, private, head, v2)), ""},
+		{"two", req("state", good, good), ""},
+		{"wrong clientState", req("statf", good), Mismatch},
+		{"the key set as clientState", req(k.keys.Verification, good), Mismatch},
+		{"no tokens", req("state"), MissingSignature},
+		{"tokens null", with(`["`+good+`"]`, "null"), MissingSignature},
+		{"tokens a text", with(`["`+good+`"]`, `"`+good+`"`), MissingSignature},
+		{"tokens absent", with(`validationTokens`, "x"), MissingSignature},
+		{"tokens twice", with(`{"value"`, `{"validationTokens":[],"value"`), Ambiguous},
+		{"tokens in capitals as well", with(`{"value"`, `{"ValidationTokens":[],"value"`), Ambiguous},
+		{"too many tokens", req("state", strings.Split(strings.Repeat(good+" ", maxTokens+1), " ")[:maxTokens+1]...), MissingSignature},
+		{"token a number", with(`"`+good+`"`, "5"), Malformed},
+		{"second no token", req("state", good, "x"), Malformed},
+		{"second forged", req("state", good, rs256(t, stranger, head, claims)), Mismatch},
+		{"first forged", req("state", rs256(t, stranger, head, claims), good), Mismatch},
+		{"alg none", req("state", strings.Replace(good, base64.RawURLEncoding.EncodeToString([]byte(head)), base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none","kid":"sample"}`)), 1)), Malformed},
+		{"another kid", req("state", rs256(t, private, `{"alg":"RS256","kid":"x"}`, claims)), Mismatch},
+		{"another app", req("state", swap(graphApp, other)), Mismatch},
+		{"another tenant", req("state", good, rs256(t, private, head, strings.ReplaceAll(claims, graphTenant, other))), Mismatch},
+		{"issuer of another tenant", req("state", swap("net/"+graphTenant, "net/"+other)), Mismatch},
+		{"issuer of nobody's", req("state", swap("https://sts.windows.net/", "https://evil.example/")), Mismatch},
+		{"no tenant", req("state", swap(`"tid"`, `"tix"`)), Mismatch},
+		{"another publisher", req("state", swap(graphPublisher, other)), Mismatch},
+		{"no publisher", req("state", swap(`"appid"`, `"apqid"`)), Mismatch},
+		{"two publishers", req("state", swap(`"tid"`, `"azp":"`+other+`","tid"`)), Mismatch},
+		{"publisher twice", req("state", swap(`"tid"`, `"appid":"`+other+`","tid"`)), Ambiguous},
+		{"expired", req("state", swap(fmt.Sprint(now+3600), fmt.Sprint(now-60))), Stale},
+		{"within the leeway", req("state", swap(fmt.Sprint(now+3600), fmt.Sprint(now-59))), ""},
+		{"no exp", req("state", swap(`"exp"`, `"exq"`)), Malformed},
+		{"not yet", req("state", swap(fmt.Sprintf(`"nbf":%d`, now), fmt.Sprintf(`"nbf":%d`, now+61))), Future},
+		{"second expired", req("state", good, swap(fmt.Sprint(now+3600), fmt.Sprint(now-60))), Stale},
+	}
+	for _, c := range cases {
+		_, err := s.Verify(c.r, secrets, noon)
+		if c.want == "" && err != nil || c.want != "" && !isReason(err, c.want) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+	}
+	if id, err := s.Verify(req("state", good), secrets, noon); err != nil || id.Secret != 0 || id.ID != "n1" || id.Type != "created" {
+		t.Errorf("%+v, %v", id, err)
+	}
+	if _, err := s.Verify(req("state", good), secrets[:1], noon); !isReason(err, Mismatch) {
+		t.Errorf("without keys: %v", err)
+	}
+	any := mustNew(t, microsoftGraph, Options{JWT: &JWT{Audience: graphApp}})
+	if _, err := any.Verify(req("state", rs256(t, private, head, strings.ReplaceAll(claims, graphTenant, other))), secrets, noon); err != nil {
+		t.Errorf("any tenant: %v", err)
+	}
+	if _, err := any.Verify(req("state", swap(`"tid":"`+graphTenant, `"tid":"`+other)), secrets, noon); !isReason(err, Mismatch) {
+		t.Errorf("any tenant, issuer of another: %v", err)
+	}
+	if _, err := mustNew(t, microsoftGraph, Options{}).Verify(req("state", "x"), one("state"), noon); err != nil {
+		t.Errorf("tokens that the source does not ask for: %v", err)
+	}
+}
+
+// Keys are fetched beside the source's secret, and only for a request with tokens.
+func TestGraphFetches(t *testing.T) {
+	t.Parallel()
+	set := NewSecret("published", 1, []byte(kitOf(t, jwtScheme).keys.Verification))
+	state := one("state")
+	for _, c := range []struct {
+		name    string
+		o       Options
+		secrets []Secret
+		r       Request
+		fetches bool
+		want    string
+	}{
+		{"no jwt", Options{}, state, Request{Body: []byte(`{"validationTokens":["x"]}`)}, false, ""},
+		{"tenant", Options{JWT: &JWT{Audience: "a", Issuer: graphTenant}}, state, Request{Body: []byte(`{"validationTokens":["x"]}`)}, true, "https://login.microsoftonline.com/" + graphTenant + "/discovery/v2.0/keys"},
+		{"any tenant", Options{JWT: &JWT{Audience: "a"}}, state, Request{Body: []byte(`{"validationTokens":["x"]}`)}, true, "https://login.microsoftonline.com/common/discovery/v2.0/keys"},
+		{"no tokens", Options{JWT: &JWT{Audience: "a"}}, state, Request{Body: []byte(`{"value":[]}`)}, true, ""},
+		{"handshake", Options{JWT: &JWT{Audience: "a"}}, state, Request{URL: "https://h.example/?validationToken=x", Body: []byte(`{"validationTokens":["x"]}`)}, true, ""},
+		{"keys configured", Options{JWT: &JWT{Audience: "a"}}, append(state, set), Request{}, false, ""},
+	} {
+		s := mustNew(t, microsoftGraph, c.o)
+		if u, err := s.Fetch(c.r); err != nil || s.Fetches(c.secrets) != c.fetches || u != c.want {
+			t.Errorf("%s: %t, %q, %v", c.name, s.Fetches(c.secrets), u, err)
+		}
+	}
+	s := mustNew(t, microsoftGraph, Options{JWT: &JWT{Audience: "a"}})
+	for _, text := range []string{"state", "{}", `{"keys":[]}`, `{"keys":[{"kty":"oct","k":"AA"}]}`} {
+		if _, err := s.Fetched("https://login.microsoftonline.com/common/discovery/v2.0/keys", []byte(text), noon); err == nil {
+			t.Errorf("%s is taken for a key set", text)
 		}
 	}
 }

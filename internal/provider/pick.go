@@ -67,6 +67,7 @@ func pickSigned(body []byte, paths ...path) (values picked, clean bool) {
 }
 
 func (p *picker) pick() picked {
+	work(len(p.b))
 	p.space()
 	if p.i == len(p.b) || (p.b[p.i] != '{' && p.b[p.i] != '[') { // forms and texts: say so early
 		return picked{}
@@ -307,6 +308,7 @@ func (p *picker) digits() bool {
 // elements are the raw texts of a JSON array's elements, at most most of them. ok
 // is false if raw is no valid array or has more.
 func elements(raw []byte, most int) (list [][]byte, ok bool) {
+	work(len(raw))
 	p := picker{b: raw}
 	if p.space(); !p.eat('[') {
 		return nil, false

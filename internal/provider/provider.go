@@ -1,6 +1,7 @@
 package provider
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -92,7 +93,8 @@ type Options struct {
 	HMAC *HMAC
 	// Token describes the scheme generic-token; nil takes its defaults.
 	Token *Token
-	// JWT says whose tokens jwt and google-oidc accept; both need it.
+	// JWT says whose tokens jwt and google-oidc accept; both need it. With it,
+	// microsoft-graph accepts rich notifications with valid tokens only.
 	JWT *JWT
 	// WebhookID is what PayPal calls the subscription; paypal signs and needs it.
 	WebhookID string
@@ -100,7 +102,8 @@ type Options struct {
 	// any AWS account can have SNS sign for a topic of its own. "*" accepts any.
 	Topics []string
 	// VerifyToken is what Meta's hub.verify_token must equal; without one, meta
-	// answers no hub.challenge.
+	// answers no hub.challenge. "secret:" and a name stands for every version of that one
+	// of the source's secrets, which then verifies no signature.
 	VerifyToken string
 	// AsanaHandshake has asana answer the handshake of a webhook being created.
 	// Asana's API hands the secret to whoever creates the webhook, in the response to
@@ -112,6 +115,9 @@ type Options struct {
 	Dedupe string
 }
 
+// secretPrefix is before a secret's name where a setting may be one.
+const secretPrefix = "secret:"
+
 // Scheme is one entry of the table, ready for use by any number of goroutines.
 type Scheme struct {
 	entry
@@ -119,7 +125,8 @@ type Scheme struct {
 	tolerance time.Duration
 	webhookID string
 	topics    []string
-	verify    string // hub.verify_token
+	verify    string // hub.verify_token, or
+	setAside  string // the name of the secret that is
 	greets    bool   // answers Asana's handshake
 	jwt       JWT
 	kept      []string // canonical names; a trailing '*' stands for any rest
@@ -139,6 +146,12 @@ func New(name string, o Options) (*Scheme, error) {
 	s := &Scheme{entry: e, tolerance: DefaultTolerance, webhookID: o.WebhookID, topics: slices.Clone(o.Topics), verify: o.VerifyToken, greets: o.AsanaHandshake}
 	if o.JWT != nil {
 		s.jwt = *o.JWT
+	}
+	if name, isSecret := strings.CutPrefix(o.VerifyToken, secretPrefix); isSecret {
+		s.verify, s.setAside = "", name
+		if name == "" {
+			faults = append(faults, "verify_token: names no secret after "+secretPrefix)
+		}
 	}
 	if t := o.Tolerance; t != nil {
 		s.tolerance = *t
@@ -174,7 +187,7 @@ func (o Options) complete(e entry) (entry, []string) {
 	}{
 		{"hmac", o.HMAC != nil, []string{genericHMAC}, "needs these settings"},
 		{"token", o.Token != nil, []string{genericToken}, ""},
-		{"jwt", o.JWT != nil, []string{jwtScheme, googleOIDC}, "needs these settings: whose tokens, and for whom"},
+		{"jwt", o.JWT != nil, []string{jwtScheme, googleOIDC, microsoftGraph}, jwtNeeded(e.name)},
 		{"webhook_id", o.WebhookID != "", []string{"paypal"}, "signs it"},
 		{"topics", len(o.Topics) > 0, []string{"aws-sns"}, "needs the ARNs to accept: any AWS account can have SNS sign for a topic of its own"},
 		{"verify_token", o.VerifyToken != "", []string{"meta"}, ""},
@@ -199,8 +212,10 @@ func (o Options) complete(e entry) (entry, []string) {
 			t = *o.Token
 		}
 		e, faults = t.entry(e)
-	case jwtScheme, googleOIDC:
-		e, faults = o.JWT.entry(e)
+	case jwtScheme, googleOIDC, microsoftGraph:
+		if o.JWT != nil {
+			e, faults = o.JWT.entry(e)
+		}
 	}
 	switch name, isHeader := strings.CutPrefix(o.Dedupe, "header:"); {
 	case o.Dedupe == "":
@@ -220,6 +235,13 @@ func (o Options) complete(e entry) (entry, []string) {
 		faults = append(faults, "webhook_id: holds '|', which separates it from what follows")
 	}
 	return e, faults
+}
+
+func jwtNeeded(scheme string) string {
+	if scheme == microsoftGraph {
+		return ""
+	}
+	return "needs these settings: whose tokens, and for whom"
 }
 
 // compile brings header names into the form in which requests hold them.
@@ -302,12 +324,22 @@ func (s *Scheme) NeedsURL() bool { return s.signed.has["url"] }
 
 // NeedsSecret reports whether a source must have a secret of its own. Where it
 // need not, the provider publishes its keys: see [Scheme.Fetch].
-func (s *Scheme) NeedsSecret() bool { return s.fetch == nil }
+func (s *Scheme) NeedsSecret() bool { return s.fetch == nil || s.published != nil }
+
+// Fetches reports whether the scheme wants what the provider publishes, beside the
+// secrets that a source has. A source that holds the published keys itself has no
+// need to fetch: they are the trust anchor.
+func (s *Scheme) Fetches(secrets []Secret) bool {
+	if s.published != nil {
+		return !slices.ContainsFunc(secrets, func(k Secret) bool { return isKeySet(k.value) })
+	}
+	return s.fetch != nil && len(secrets) == 0
+}
 
 // Fetch gives the URL of the certificate or key set that the request says it was
-// signed with, or "" if the scheme has none. The host is pinned: any other is
-// refused. Who fetches it passes the bytes to [Scheme.Verify] as a secret. A source
-// that has secrets of its own has no need to: they are the trust anchor.
+// signed with, or "" if the scheme has none or this request needs none. The host is
+// pinned: any other is refused. Who fetches it passes the bytes to [Scheme.Verify] as a
+// secret, after the source's own.
 func (s *Scheme) Fetch(r Request) (string, error) {
 	if s.fetch == nil {
 		return "", nil
@@ -327,6 +359,9 @@ func (s *Scheme) Fetched(from string, b []byte, now time.Time) (Secret, error) {
 		host = u.Host
 	}
 	secret := NewSecret(host, 0, b)
+	if s.published != nil && !isKeySet(b) {
+		return secret, errors.New("what was fetched is no key set")
+	}
 	if err := s.CheckSecret(secret); err != nil {
 		return secret, err
 	}
@@ -340,10 +375,32 @@ func (s *Scheme) Ack() string { return s.ack }
 // CheckSecret reports why a secret cannot be used with the scheme. The error
 // does not show the secret.
 func (s *Scheme) CheckSecret(secret Secret) error {
-	if _, err := s.key(secret.value); err != nil {
+	if _, err := s.keyOf(secret); err != nil {
 		return fmt.Errorf("secret %s: %w", secret, err)
 	}
 	return nil
+}
+
+// CheckSecrets reports why a source's secrets cannot be used: each that is unusable,
+// and what is missing among them. The errors do not show secrets.
+func (s *Scheme) CheckSecrets(secrets []Secret) []error {
+	var faults []error
+	aside := 0
+	for _, secret := range secrets {
+		if err := s.CheckSecret(secret); err != nil {
+			faults = append(faults, err)
+		}
+		if s.isAside(secret) {
+			aside++
+		}
+	}
+	switch {
+	case s.setAside != "" && aside == 0:
+		faults = append(faults, fmt.Errorf("verify_token: no secret is called %q", clip(s.setAside)))
+	case aside > 0 && aside == len(secrets):
+		faults = append(faults, errors.New("all are for verify_token, so no signature could be verified"))
+	}
+	return faults
 }
 
 // Info describes a scheme for documentation.

@@ -4,10 +4,11 @@ import "slices"
 
 // Entries that a source's settings complete.
 const (
-	genericHMAC  = "generic-hmac"
-	genericToken = "generic-token"
-	jwtScheme    = "jwt"
-	googleOIDC   = "google-oidc"
+	genericHMAC    = "generic-hmac"
+	genericToken   = "generic-token"
+	jwtScheme      = "jwt"
+	googleOIDC     = "google-oidc"
+	microsoftGraph = "microsoft-graph"
 )
 
 // entry describes one scheme. What two schemes differ in is a field; what only
@@ -30,13 +31,14 @@ type entry struct {
 	stamp     path   // where it is in the body, if it is there
 
 	// What the fields above cannot say.
-	claims  func(m *message) *Refusal              // finds the signatures, instead of headers and syntax; content is then documentation
-	prepare func(m *message) *Refusal              // makes what the content needs
-	urls    func(url string) []string              // the spellings in which the URL may have been signed
-	check   func(m *message) *Refusal              // what must hold of a request whose signature does
-	fetch   func(m *message) (string, *Refusal)    // the URL of the provider's certificate or keys
-	open    func(m *message) (*Response, *Refusal) // answers a handshake that nobody signs; nil, nil: it is none
-	reply   func(m *message) (*Response, *Refusal) // answer instead of an event; nil, nil: an event
+	claims    func(m *message) *Refusal              // finds the signatures, instead of headers and syntax; content is then documentation
+	prepare   func(m *message) *Refusal              // makes what the content needs
+	urls      func(url string) []string              // the spellings in which the URL may have been signed
+	check     func(m *message) *Refusal              // what must hold of a request whose signature does
+	fetch     func(m *message) (string, *Refusal)    // the URL of the provider's certificate or keys
+	published keyRule                                // of what is fetched, where it is wanted beside the source's secrets
+	open      func(m *message) (*Response, *Refusal) // answers a handshake that nobody signs; nil, nil: it is none
+	reply     func(m *message) (*Response, *Refusal) // answer instead of an event; nil, nil: an event
 
 	id, typ, at []place                        // where identity, type and time are found, best first
 	identify    func(m *message, id *Identity) // for what places cannot say
@@ -554,7 +556,7 @@ var table = []entry{
 		check:     postOnly,
 		identify:  metaType,
 		handshake: "GET hub.challenge: 200, text/plain, the challenge, if hub.verify_token is the configured one",
-		settings:  "verify_token",
+		settings:  "verify_token (or secret:<name> of one of the source's secrets)",
 		legacy:    []string{"X-Hub-Signature"},
 		about:     about{typ: "body object and the field of the change"},
 	},
@@ -644,7 +646,7 @@ var table = []entry{
 		note:      "MessageAttributes are not signed; the topics' settings must not allow raw delivery, which is not signed at all",
 	},
 	{
-		name:       "microsoft-graph",
+		name:       microsoftGraph,
 		docs:       "https://learn.microsoft.com/en-us/graph/change-notifications-delivery-webhooks",
 		checked:    "API document",
 		algorithm:  "comparison",
@@ -657,8 +659,9 @@ var table = []entry{
 		identify:   graphIdentity,
 		credential: true,
 		handshake:  "validationToken: 200, text/plain, the token",
+		settings:   "jwt (audience: the app's id; issuer: the tenant's id, or none for all), for rich notifications",
 		about:      about{signature: "body value[].clientState; every notification must have it", id: "body value[0].id of a single notification, else each request its own", typ: "changeType or lifecycleEvent, or microsoft-graph.batch"},
-		note:       "nothing is signed: whoever learns clientState can send anything; validationTokens of rich notifications are not checked",
+		note:       "nothing is signed: whoever learns clientState can send anything; with jwt, rich notifications only, each with valid validationTokens, which show that Microsoft sent something to the app, not what; without jwt, tokens are not looked at",
 	},
 	{
 		name:      genericHMAC,
@@ -699,7 +702,7 @@ var table = []entry{
 		name:       jwtScheme,
 		docs:       "https://www.rfc-editor.org/rfc/rfc8725",
 		checked:    "published vectors",
-		algorithm:  "RS256, RS384, RS512, ES256, ES384, ES512 or EdDSA, as the key says",
+		algorithm:  "RS256, RS384, RS512, ES256, ES384, ES512 or EdDSA (also called Ed25519), as the key says",
 		encoding:   urlBase64,
 		key:        jwksKey,
 		secret:     "JSON web key set of public keys",

@@ -14,11 +14,12 @@ type message struct {
 	keys      []key
 	claims    []claim // every one must match
 	sigs      []candidate
-	signed    content // what names an event without an id
-	params    string  // {params}
-	event     string  // the type that a form names
-	payload   []byte  // a token's claims
-	timestamp string  // as written
+	signed    content  // what names an event without an id
+	params    string   // {params}
+	event     string   // the type that a form names
+	payload   []byte   // a token's claims
+	payloads  [][]byte // of every token, where there may be several
+	timestamp string   // as written
 	at        time.Time
 	id        string // as signed
 	key       key    // that matched
@@ -242,15 +243,35 @@ func (s *Scheme) keys(secrets []Secret) ([]key, *Refusal) {
 	if len(secrets) == 0 {
 		return nil, refuse(NoSecret, "the source has no secret")
 	}
-	keys := make([]key, len(secrets))
+	keys, aside := make([]key, len(secrets)), 0
 	for i, secret := range secrets {
-		k, err := s.key(secret.value)
+		k, err := s.keyOf(secret)
 		if err != nil {
 			return nil, refuse(NoSecret, "secret %s: %s", secret, err)
 		}
-		keys[i] = k
+		if keys[i] = k; k.alg == noSignature {
+			aside++
+		}
+	}
+	if aside == len(keys) {
+		return nil, refuse(NoSecret, "every secret of the source is for verify_token")
 	}
 	return keys, nil
+}
+
+// isAside reports whether a secret is a setting's, and verifies no signature.
+func (s *Scheme) isAside(secret Secret) bool { return s.setAside != "" && secret.name == s.setAside }
+
+// keyOf makes a secret a key: by the entry's rule, or as what the provider publishes,
+// where the scheme wants both.
+func (s *Scheme) keyOf(secret Secret) (key, error) {
+	if s.isAside(secret) {
+		return textKey(noSignature)(secret.value)
+	}
+	if s.published != nil && isKeySet(secret.value) {
+		return s.published(secret.value)
+	}
+	return s.key(secret.value)
 }
 
 // match compares every claim with every key, whichever matches first. A key that

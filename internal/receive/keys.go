@@ -108,13 +108,15 @@ func (k *keyring) keep(url string, text []byte, err error, now time.Time) {
 }
 
 // fetched are the provider's published keys that the request says it was signed
-// with, where the source has no secret of its own.
+// with, if it needs any.
 func (rc *Receiver) fetched(ctx context.Context, o *outcome) ([]provider.Secret, *refusal) {
 	from, err := o.source.scheme.Fetch(o.request)
 	switch {
 	case err != nil:
 		return nil, unverified(err)
-	case from == "" || rc.keys == nil: // not reached: New has refused the source
+	case from == "":
+		return nil, nil
+	case rc.keys == nil: // not reached: New has refused the source
 		return nil, refused(string(provider.NoSecret), "the source has no secret")
 	}
 	text, err := rc.keys.get(ctx, from, o.start)

@@ -200,13 +200,11 @@ func (rc *Receiver) unusable(s *Source) []error {
 	switch {
 	case len(s.Keys) == 0 && v.NeedsSecret():
 		out = append(out, errors.New("secrets: none was read"))
-	case len(s.Keys) == 0 && rc.keys == nil:
-		out = append(out, errors.New("secrets: none was read, and this receiver cannot fetch the provider's keys"))
+	case v.Fetches(s.Keys) && rc.keys == nil:
+		out = append(out, errors.New("secrets: the provider's keys are not among them, and this receiver cannot fetch those"))
 	}
-	for _, k := range s.Keys {
-		if err := v.CheckSecret(k); err != nil {
-			out = append(out, fmt.Errorf("secrets: %w", err))
-		}
+	for _, err := range v.CheckSecrets(s.Keys) {
+		out = append(out, fmt.Errorf("secrets: %w", err))
 	}
 	return out
 }
@@ -284,10 +282,12 @@ func (rc *Receiver) accept(r *http.Request, o *outcome, body []byte) provider.Id
 		return provider.Identity{}
 	}
 	keys := src.Keys
-	if len(keys) == 0 {
-		if keys, o.refusal = rc.fetched(r.Context(), o); o.refusal != nil {
+	if src.scheme.Fetches(keys) {
+		var more []provider.Secret
+		if more, o.refusal = rc.fetched(r.Context(), o); o.refusal != nil {
 			return provider.Identity{}
 		}
+		keys = slices.Concat(keys, more)
 	}
 	id, err := src.scheme.Verify(o.request, keys, o.start)
 	if err != nil {

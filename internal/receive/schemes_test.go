@@ -324,6 +324,68 @@ func TestPublishedKeysAreFetched(t *testing.T) {
 	}
 }
 
+// A verify_token may be a secret of the source, which is then no key of its events.
+func TestVerifyTokenFromASecret(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, "meta", func(_ *Config, s *Source) {
+		s.VerifyToken = "secret:verify"
+		s.Keys = append(s.Keys, provider.NewSecret("verify", 1, []byte("from-the-manager")))
+	})
+	for query, want := range map[string]int{"from-the-manager": 200, "sample-verify-token": 401, b.keys.Verification: 401} {
+		r := provider.Request{Method: "GET", URL: sampleURL + "?hub.mode=subscribe&hub.challenge=42&hub.verify_token=" + query, Header: http.Header{}}
+		if w := b.send(r); w.Code != want {
+			t.Errorf("%s: %d, want %d", query, w.Code, want)
+		}
+	}
+	if w := b.send(b.sign(t, provider.Sample{}, noon)); w.Code != 200 {
+		t.Errorf("an event: %d", w.Code)
+	}
+	forged, err := provider.Sign("meta", b.o, "from-the-manager", provider.Sample{URL: sampleURL}, noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w := b.send(forged); w.Code != 401 {
+		t.Errorf("an event signed with the verify_token: %d", w.Code)
+	}
+	for _, keys := range [][]provider.Secret{{provider.NewSecret("verify", 1, []byte("v"))}, {provider.NewSecret("app", 1, []byte("k"))}} {
+		_, err := New(Config{Sources: []Source{{ID: "src", Scheme: "meta", VerifyToken: "secret:verify", Keys: keys}}, Publisher: b.fake})
+		if err == nil || !strings.Contains(err.Error(), "verify_token") {
+			t.Errorf("%v: %v", keys, err)
+		}
+	}
+}
+
+// Keys are fetched beside the source's own secret, for notifications with tokens only.
+func TestGraphKeysAreFetched(t *testing.T) {
+	t.Parallel()
+	f := &fetcher{text: []byte(`{"keys":[{"kty":"RSA","kid":"a","n":"` + strings.Repeat("_", 341) + `w","e":"AQAB"}]}`)}
+	b := newBench(t, "microsoft-graph", func(c *Config, s *Source) {
+		c.Fetch, s.JWT = f.fetch, &provider.JWT{Audience: "8e460676-ae3f-4b1e-8790-ee0fb5d6148f"}
+	})
+	post := func(query, tokens string) string {
+		r := provider.Request{Method: "POST", URL: sampleURL + query, Header: http.Header{}, Body: []byte(`{"value":[{"clientState":"` + b.keys.Verification + `"}]` + tokens + `}`)}
+		w := b.send(r)
+		return fmt.Sprint(w.Code, len(f.urls))
+	}
+	for _, c := range []struct{ query, tokens, want string }{
+		{"?validationToken=x", "", "200 0"},
+		{"", "", "401 0"},
+		{"", `,"validationTokens":["e30.e30.AA"]`, "401 1"},
+		{"", `,"validationTokens":["e30.e30.AA"]`, "401 1"},
+	} {
+		if got := post(c.query, c.tokens); got != c.want {
+			t.Errorf("%q %q: %s, want %s", c.query, c.tokens, got, c.want)
+		}
+	}
+	if f.urls[0] != "https://login.microsoftonline.com/common/discovery/v2.0/keys" {
+		t.Errorf("fetched %v", f.urls)
+	}
+	s := Source{ID: "src", Scheme: "microsoft-graph", Keys: []provider.Secret{provider.NewSecret("s", 1, []byte("state"))}, JWT: &provider.JWT{Audience: "a"}}
+	if _, err := New(Config{Sources: []Source{s}, Publisher: b.fake}); err == nil || !strings.Contains(err.Error(), "fetch") {
+		t.Errorf("a receiver that cannot fetch: %v", err)
+	}
+}
+
 func certificate(t *testing.T, notAfter time.Time) []byte {
 	t.Helper()
 	k, err := rsa.GenerateKey(rand.Reader, 2048)

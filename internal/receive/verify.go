@@ -291,9 +291,12 @@ func (c *CapturedRequest) settings(s *Source) error {
 	case "generic-token":
 		s.Token = new(provider.Token)
 		maps.Copy(targets, tokenFields(s.Token))
-	case "jwt", "google-oidc":
-		s.JWT = new(provider.JWT)
-		maps.Copy(targets, jwtFields(s.JWT))
+	case "jwt", "google-oidc", "microsoft-graph":
+		jwt := new(provider.JWT)
+		maps.Copy(targets, jwtFields(jwt))
+		if _, rich := c.Options["audience"]; rich || c.Scheme != "microsoft-graph" {
+			s.JWT = jwt
+		}
 	default:
 		h := new(provider.HMAC)
 		if c.Scheme == "generic-hmac" {

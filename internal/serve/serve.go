@@ -26,9 +26,15 @@ const Grace = 6 * time.Second
 // readHeaderTimeout bounds a request's headers: longer is a slow attacker.
 const readHeaderTimeout = 10 * time.Second
 
-// Version is the build's version: that of the module, or of the commit it was
-// built from, or "devel".
+// version is set by the linker where the image is built (scripts/lib/binaries).
+var version string
+
+// Version is the build's version: what the linker was told, or that of the module,
+// or of the commit it was built from, or "devel".
 func Version() string {
+	if version != "" {
+		return version
+	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "devel"

@@ -76,7 +76,10 @@ func (w *crowd) hang() func(net.Conn, *bufio.Reader) {
 	return plainly(func(c net.Conn) {
 		w.hanging.Add(1)
 		defer w.hanging.Add(-1)
-		<-w.answered
+		select {
+		case <-w.answered:
+		case <-w.t.Context().Done():
+		}
 		_, _ = io.WriteString(c, "HTTP/1.1 500 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
 	})
 }
@@ -86,7 +89,7 @@ func (w *crowd) kinds() []misbehaving {
 	big := "HTTP/1.1 200 OK\r\nContent-Length: 104857600\r\n\r\n"
 	return []misbehaving{
 		{"500", says("HTTP/1.1 500 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"), plain, 0, webhook.DeliveryDead, webhook.ClassStatus},
-		{"hang", w.hang(), plain, time.Minute, webhook.DeliveryDead, webhook.ClassStatus},
+		{"hang", w.hang(), plain, webhook.MaxTimeout, webhook.DeliveryDead, webhook.ClassStatus},
 		{"timeout", plainly(func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }), plain, time.Second, webhook.DeliveryDead, webhook.ClassAmbiguous},
 		{"reset", plainly(func(c net.Conn) { _ = c.(*net.TCPConn).SetLinger(0) }), plain, 0, webhook.DeliveryDead, webhook.ClassAmbiguous},
 		{"reset-mid-body", plainly(func(c net.Conn) {
@@ -157,7 +160,7 @@ func (w *crowd) good() string {
 // read to its end.
 func TestFailingEndpointsAmongHealthyOnes(t *testing.T) {
 	t.Parallel()
-	const endpoints, events = 200, 3
+	const endpoints, events = 200, 2
 	w := &crowd{rig: start(t, system.Options{Pull: true}), answered: make(chan struct{})}
 	kinds := w.kinds()
 	w.healthy.Add((endpoints - 2*len(kinds)) * events)
@@ -185,7 +188,7 @@ func TestFailingEndpointsAmongHealthyOnes(t *testing.T) {
 	go func() { w.healthy.Wait(); close(served) }()
 	select {
 	case <-served:
-	case <-time.After(patience):
+	case <-time.After(4 * patience): // a slow machine is no fault: the others are kept waiting meanwhile
 		t.Fatal("healthy endpoints wait behind failing ones")
 	}
 	eventually(t, func() error { // the others' requests were under way all the time

@@ -36,6 +36,7 @@ const (
 	ReasonEndpointDisabled  = "endpoint disabled"
 	ReasonEndpointDeleted   = "endpoint deleted"
 	ReasonPayloadGone       = "payload no longer stored"
+	ReasonUndeclared        = "no longer declared in Terraform"
 	ReasonNotItsTurn        = "waits for an earlier one of its ordering key"
 	ReasonKeyParked         = "ordering key parked behind a dead delivery"
 	ReasonTestFailed        = "a test is not repeated"

@@ -48,6 +48,14 @@ need_node() {
   die "Node 18 or newer with npm is needed: https://nodejs.org (Debian, Ubuntu: apt-get install nodejs npm; macOS: brew install node)"
 }
 
+# need_python: for the test that reads the README's Python.
+need_python() {
+  if python3 -c 'import ast, json' 2>/dev/null; then return 0; fi
+  say "Python 3 is missing; trying apt…"
+  if apt_install python3-minimal && python3 -c 'import ast, json' 2>/dev/null; then return 0; fi
+  die "Python 3 is needed: https://www.python.org (Debian, Ubuntu: apt-get install python3; macOS: brew install python)"
+}
+
 # need_emulators TOOL: TOOL is the built withemulators. Installs what is missing, in
 # the way gcloud itself was installed.
 need_emulators() {
@@ -88,4 +96,20 @@ docker_emulators() {
 
 end_docker_emulators() {
   [ ${#docker_containers[@]} -eq 0 ] || docker rm -f "${docker_containers[@]}" >/dev/null 2>&1 || true
+}
+
+# need_terraform: 1.9 or newer, from where tools are found, or from a version manager
+# or the package sources of Terraform's maker.
+need_terraform() {
+  local version
+  if ! have terraform; then
+    say "Terraform is missing; trying apt and Homebrew…"
+    apt_install terraform || { have brew && brew install hashicorp/tap/terraform >&2; } || true
+  fi
+  version=$(terraform version 2>/dev/null | sed -n '1s/^Terraform v//p')
+  case $version in
+    [2-9].* | 1.9.* | 1.[1-9][0-9].*) return 0 ;;
+  esac
+  say "Terraform 1.9 or newer is needed for terraform/ (here: ${version:-none}): https://developer.hashicorp.com/terraform/install"
+  return 1
 }

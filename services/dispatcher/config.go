@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sealpost/sealpost/internal/deliver"
+	"github.com/sealpost/sealpost/internal/fanout"
 	"github.com/sealpost/sealpost/internal/safedial"
 	"github.com/sealpost/sealpost/internal/serve"
 	"github.com/sealpost/sealpost/internal/store"
@@ -24,6 +25,8 @@ type config struct {
 	MaxInFlight       int
 	ConsoleURL        string
 	Topics            []string
+	Declared          []webhook.Endpoint
+	Revision          store.Revision
 
 	tasks     tasks.Config
 	retention store.Retention
@@ -58,6 +61,9 @@ Serves POST /attempt, /control and /queue-ready for Cloud Tasks, until SIGTERM. 
   EGRESS_PROBE_URL       must be reached before failures to connect count as the endpoint's
   DESTINATION_TOPICS     topics that endpoints may name as pubsub://TOPIC, comma-separated;
                          a * at the end stands for anything (default none)
+  ENDPOINTS              endpoints declared in Terraform, a JSON array (or ENDPOINTS_FILE): those
+                         are made and changed when a revision starts, and disabled once they
+                         are not in it any more
   CONSOLE_URL            base URL of the console, for the links in thin bodies
   AUTH                   iam (behind Cloud Run's check), verify, or none beside an emulator (needed)
   AUDIENCE               audience of the callers' tokens
@@ -97,6 +103,11 @@ func load(getenv func(string) string) (config, error) {
 	e.Add(err)
 	cfg.proxy, err = deliver.ProxyFromEnv(getenv)
 	e.Add(err)
+	if text, name := e.TextOrFile("ENDPOINTS"); len(text) > 0 {
+		cfg.Declared, err = deliver.ParseDeclared(text, cfg.policy, fanout.CheckFilter)
+		e.Fault(name, err)
+	}
+	cfg.Revision = deliver.RevisionOf(getenv("K_REVISION"))
 	if getenv("DESTINATION_TOPICS") != "" {
 		cfg.Topics = e.List("DESTINATION_TOPICS")
 	}

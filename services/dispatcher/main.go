@@ -68,6 +68,9 @@ func run(ctx context.Context, getenv func(string) string) error {
 		ConsoleURL: cfg.ConsoleURL, Publish: publish, Publisher: topics, Topics: cfg.Topics, MaxInFlight: cfg.MaxInFlight,
 		Version: serve.Version(), Log: log})
 	defer d.Close()
+	if err := d.Declare(ctx, cfg.Revision, cfg.Declared); err != nil {
+		return fmt.Errorf("declared endpoints: %w", err)
+	}
 
 	ready := func(ctx context.Context) error { return errors.Join(st.Ping(ctx), d.Ready(ctx)) }
 	l, err := serve.Listen(getenv)

@@ -105,7 +105,7 @@ Exit codes: 0 done, 1 no or failed, 2 wrong usage.`,
 	root.PersistentFlags().BoolVar(&c.json, "json", false, "print JSON for machines")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(c.devCommand(), c.endpointsCommand(), c.queuesCommand(), c.publishCommand(), c.eventsCommand(),
-		c.deliveriesCommand(), c.sourcesCommand(), c.listenCommand(), c.triggerCommand(), c.verifyCommand(), c.checkURLCommand(), c.retryPlanCommand())
+		c.deliveriesCommand(), c.sourcesCommand(), c.listenCommand(), c.triggerCommand(), c.verifyCommand(), c.checkURLCommand(), c.retryPlanCommand(), c.keysetCommand())
 	return root
 }
 

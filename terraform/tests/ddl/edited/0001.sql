@@ -1,0 +1,7 @@
+-- A comment is a whole line; it may hold a semicolon;
+CREATE TABLE A (
+  Id INT64 NOT NULL,
+  Name STRING(MAX),
+) PRIMARY KEY (Id);
+
+CREATE INDEX AById ON A (Id DESC);

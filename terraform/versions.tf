@@ -1,0 +1,12 @@
+# No provider and no backend block: this root is also usable as a module. See
+# backend.tf.example for remote state.
+terraform {
+  required_version = ">= 1.9"
+
+  required_providers {
+    google = {
+      source  = "hashicorp/google"
+      version = ">= 7.0.0, < 8.0.0"
+    }
+  }
+}
