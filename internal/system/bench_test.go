@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/sealpost/sealpost/internal/signing"
+	"github.com/sealpost/sealpost/internal/store"
 	"github.com/sealpost/sealpost/internal/system"
 	"github.com/sealpost/sealpost/internal/webhook"
 )
@@ -72,7 +74,22 @@ func BenchmarkPath(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer sys.Close()
-	benchEndpoint(b, sys, webhook.Endpoint{Tenant: webhook.DefaultTenant, ID: "bench", URL: hook.URL, EventTypes: []string{"*"}, Queue: "ep-bench", RatePerSecond: 500, MaxConcurrency: 100})
+	ep := webhook.Endpoint{Tenant: webhook.DefaultTenant, ID: "bench", URL: hook.URL, EventTypes: []string{"*"}, Queue: "ep-bench", RatePerSecond: 500, MaxConcurrency: 100}
+	secret, err := signing.GenerateSecret(nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	sealed, by, err := sys.Sealer.Seal([]byte(secret.Reveal()), ep.Tenant, ep.ID)
+	if err != nil {
+		b.Fatal(err)
+	}
+	key := store.SealedKey{Tenant: ep.Tenant, Endpoint: ep.ID, ID: "key_bench", Kind: "v1", Sealed: sealed, SealedBy: by}
+	if ep, err = sys.Store.CreateEndpoint(b.Context(), ep, []store.SealedKey{key}, "bench"); err != nil {
+		b.Fatal(err)
+	}
+	if err := sys.Queue.CreateQueue(b.Context(), &ep); err != nil {
+		b.Fatal(err)
+	}
 	for _, src := range sys.Sources {
 		if src.Scheme == "github" {
 			b.Run("whole", func(b *testing.B) { post(b, src.URL, src.Secret) })
