@@ -10,8 +10,9 @@ RUN --mount=type=cache,target=/go/pkg/mod go mod download
 COPY . .
 ARG TARGETOS TARGETARCH
 ARG VERSION=devel
+ENV GOCACHE=/var/cache/go-build
 # The same source gives the same bytes: no paths, no build ids, no time.
-RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
+RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/var/cache/go-build \
     VERSION=${VERSION} GOOS=${TARGETOS} GOARCH=${TARGETARCH} ./scripts/lib/binaries /out
 
 FROM ${BASE_IMAGE}

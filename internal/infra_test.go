@@ -21,7 +21,6 @@ import (
 	"testing"
 
 	"cloud.google.com/go/cloudbuild/apiv1/v2/cloudbuildpb"
-	"cloud.google.com/go/monitoring/dashboard/apiv1/dashboardpb"
 	"google.golang.org/protobuf/encoding/protojson"
 	"sigs.k8s.io/yaml"
 
@@ -301,19 +300,6 @@ func TestDeployerBindsOurRolesOnly(t *testing.T) {
 	}
 	if strings.Contains(expression[1], "owner") || strings.Contains(expression[1], "editor") || strings.Contains(expression[1], "*") {
 		t.Errorf("the deployer may bind %s", expression[1])
-	}
-}
-
-// The dashboard's fixed parts are of the Monitoring API's type; the plan's test
-// checks the whole.
-func checkDashboard(t *testing.T, js string) {
-	t.Helper()
-	var d dashboardpb.Dashboard
-	if err := protojson.Unmarshal([]byte(js), &d); err != nil {
-		t.Errorf("dashboard: %v", err)
-	}
-	if len(d.GetMosaicLayout().GetTiles()) < 10 {
-		t.Errorf("dashboard has %d tiles", len(d.GetMosaicLayout().GetTiles()))
 	}
 }
 

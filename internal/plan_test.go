@@ -17,6 +17,9 @@ import (
 	"sync"
 	"testing"
 
+	"cloud.google.com/go/monitoring/dashboard/apiv1/dashboardpb"
+	"google.golang.org/protobuf/encoding/protojson"
+
 	"github.com/sealpost/sealpost/internal/localcloud"
 	"github.com/sealpost/sealpost/internal/provider"
 	"github.com/sealpost/sealpost/internal/receive"
@@ -571,4 +574,16 @@ func TestPlanDashboard(t *testing.T) {
 			checkDashboard(t, r.text("dashboard_json"))
 		}
 	})
+}
+
+// checkDashboard holds the dashboard against the Monitoring API's type.
+func checkDashboard(t *testing.T, js string) {
+	t.Helper()
+	var d dashboardpb.Dashboard
+	if err := protojson.Unmarshal([]byte(js), &d); err != nil {
+		t.Errorf("dashboard: %v", err)
+	}
+	if len(d.GetMosaicLayout().GetTiles()) < 10 {
+		t.Errorf("dashboard has %d tiles", len(d.GetMosaicLayout().GetTiles()))
+	}
 }

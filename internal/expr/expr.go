@@ -115,8 +115,8 @@ func Compile(text string, want Kind) (*Program, error) {
 	if err != nil { // not reached: the environment is constant
 		return nil, fmt.Errorf("make the environment: %w", err)
 	}
-	checked, issues := env.Compile(text)
-	if err := located(issues); err != nil {
+	checked, err := check(env, text)
+	if err != nil {
 		return nil, err
 	}
 	if got := checked.OutputType(); !got.IsExactType(want.celType()) && !got.IsExactType(cel.DynType) {
@@ -140,6 +140,17 @@ func (k Kind) celType() *cel.Type {
 		return cel.BoolType
 	}
 	return cel.StringType
+}
+
+// checking is held while CEL's checker runs: its table of messages is filled at the
+// first error without a lock.
+var checking sync.Mutex
+
+func check(env *cel.Env, text string) (*cel.Ast, error) {
+	checking.Lock()
+	defer checking.Unlock()
+	checked, issues := env.Compile(text)
+	return checked, located(issues)
 }
 
 // located gives the first faults of a compilation in one line.

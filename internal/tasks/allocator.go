@@ -213,8 +213,10 @@ func (c Change) String() string {
 	return s
 }
 
-// Assigner changes what an endpoint's row says of its queue. Package store has it.
+// Assigner reads and changes what an endpoint's row says of its queue. Package store has it.
 type Assigner interface {
+	// HoldQueue says, as of now, which queue the endpoint has and whether it is to stop.
+	HoldQueue(ctx context.Context, tenant, endpoint string) (queue string, hold bool, err error)
 	// AssignQueue gives an endpoint that has none the name, and returns it as it is.
 	AssignQueue(ctx context.Context, tenant, endpoint, queue string) (webhook.Endpoint, error)
 	// DropQueue takes the name away, if the endpoint still has it.
@@ -300,11 +302,7 @@ func (r *reconciling) one(ctx context.Context, w *Wanted, have *taskspb.Queue) {
 		}
 	}
 	if paused := have.GetState() == taskspb.Queue_PAUSED; paused != w.Paused {
-		if w.Paused {
-			r.note(ep, "paused", r.q.Pause(ctx, ep.Queue))
-		} else {
-			r.note(ep, "resumed", r.q.Resume(ctx, ep.Queue))
-		}
+		r.align(ctx, ep, paused)
 	}
 	switch {
 	case declared:
@@ -313,6 +311,47 @@ func (r *reconciling) one(ctx context.Context, w *Wanted, have *taskspb.Queue) {
 	case ep.QueueReadyAt.IsZero():
 		_ = r.q.Announce(ctx, ep.QueueRef()) // it will be asked again
 	}
+}
+
+// errUnsettled: the endpoint's state keeps changing.
+var errUnsettled = errors.New("the endpoint's state is changing")
+
+// align has a queue stop or go on as its endpoint's state says now, and looks at the state
+// again after: what was read when the pass began may be minutes old, and a queue must not
+// be left standing for an endpoint that serves again.
+func (r *reconciling) align(ctx context.Context, ep *webhook.Endpoint, paused bool) {
+	was := paused
+	for range 4 {
+		queue, hold, err := r.rows.HoldQueue(ctx, ep.Tenant, ep.ID)
+		if err != nil {
+			r.note(ep, "looked for", err)
+			return
+		}
+		if queue != ep.Queue || hold == paused {
+			if paused != was {
+				r.note(ep, stateName(paused), nil)
+			}
+			return
+		}
+		if hold {
+			err = r.q.Pause(ctx, queue)
+		} else {
+			err = r.q.Resume(ctx, queue)
+		}
+		if err != nil {
+			r.note(ep, stateName(hold), err)
+			return
+		}
+		paused = hold
+	}
+	r.note(ep, stateName(paused), errUnsettled)
+}
+
+func stateName(paused bool) string {
+	if paused {
+		return "paused"
+	}
+	return "resumed"
 }
 
 // missing deals with a queue that ought to be there.

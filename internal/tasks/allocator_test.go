@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -24,6 +25,9 @@ import (
 type rows struct {
 	eps   []webhook.Endpoint
 	names int
+	// held are the endpoints that hold; look, when not nil, is called before each look.
+	held []string
+	look func()
 }
 
 func (r *rows) find(id string) *webhook.Endpoint {
@@ -43,6 +47,13 @@ func (r *rows) AssignQueue(_ context.Context, _, id, queue string) (webhook.Endp
 	return *ep, nil
 }
 
+func (r *rows) HoldQueue(_ context.Context, _, id string) (string, bool, error) {
+	if r.look != nil {
+		r.look()
+	}
+	return r.find(id).Queue, slices.Contains(r.held, id), nil
+}
+
 func (r *rows) DropQueue(_ context.Context, _, id, queue string) error {
 	if ep := r.find(id); ep.Queue == queue {
 		ep.Queue, ep.QueueReadyAt, ep.QueueLeftAt = "", time.Time{}, time.Time{}
@@ -53,6 +64,7 @@ func (r *rows) DropQueue(_ context.Context, _, id, queue string) error {
 // reconcile runs a pass with the endpoints named paused, and says in words what it did.
 func (r *rows) reconcile(t *testing.T, b *bench, paused ...string) []string {
 	t.Helper()
+	r.held = paused
 	changes, err := b.q.Reconcile(t.Context(), func() iter.Seq2[tasks.Wanted, error] {
 		return func(yield func(tasks.Wanted, error) bool) {
 			for _, ep := range r.eps {
@@ -193,6 +205,28 @@ func TestReconcileMends(t *testing.T) {
 	gone := endpoint("gone")
 	if err := b.q.UpdateQueue(t.Context(), gone); err != nil || b.queue("ep-gone") != nil {
 		t.Errorf("an update made a queue: %v", err)
+	}
+}
+
+// An endpoint that is switched on again while a pass goes on is not left with a queue that
+// stands still, whenever that is.
+func TestReconcileDoesNotPauseByOldNews(t *testing.T) {
+	t.Parallel()
+	for before := range 3 { // looks at its state until it serves again
+		b := newBench(t, cloudtasks.Options{})
+		r := &rows{eps: []webhook.Endpoint{*endpoint("a")}}
+		r.reconcile(t, b)
+		looks := 0
+		r.look = func() {
+			if looks++; looks > before {
+				r.held = nil
+			}
+		}
+		r.reconcile(t, b, "a")
+		r.look = nil
+		if looks > before && b.queue("ep-a").GetState() != taskspb.Queue_RUNNING {
+			t.Errorf("after %d looks the queue of an endpoint that serves is %s", before, b.queue("ep-a").GetState())
+		}
 	}
 }
 

@@ -26,7 +26,10 @@ const environmentHelp = `  GOOGLE_CLOUD_PROJECT   the project
   KEYSET_VERSIONS        its version numbers in use, comma-separated
   EVENTS_TOPIC           topic of published events (default sealpost-events)
   INBOUND_TOPIC          topic of verified events (default sealpost-inbound)
-  PAYLOAD_RETENTION, ROW_RETENTION  as the services have them
+  RECEIVER_URL           base URL of the receiver, for trigger
+  EGRESS_…               which URLs may be dialled, and
+  PAYLOAD_RETENTION, ROW_RETENTION  how long is kept what the command writes: as the
+                         dispatcher has them, see its --help
 `
 
 // env reads a variable that the command cannot do without.

@@ -72,7 +72,7 @@ func (c *cli) deliveriesCommand() *cobra.Command {
 	return group("deliveries", "Show what was sent where, attempt by attempt", c.deliveriesList(), c.deliveriesShow())
 }
 
-var deliveryStates = []string{"", "scheduled", "delivered", "dead", "held", "cancelled", "filtered"}
+var deliveryStates = []string{"", "scheduled", "waiting", "delivered", "dead", "held", "cancelled", "filtered"}
 
 func (c *cli) deliveriesList() *cobra.Command {
 	var l listFlags
@@ -115,15 +115,36 @@ func (c *cli) deliveriesList() *cobra.Command {
 }
 
 func deliveryTable(w io.Writer, views []deliveryView) {
-	table(w, "EVENT\tENDPOINT\tTYPE\tSTATE\tATTEMPT\tLAST\tNEXT", func(row func(...any)) {
+	table(w, "EVENT\tENDPOINT\tTYPE\tSTATE\tATTEMPT\tLAST\tNEXT\tREASON", func(row func(...any)) {
 		for _, v := range views {
 			next := "-"
 			if v.NextAttemptAt != nil {
 				next = v.NextAttemptAt.Local().Format(time.DateTime)
 			}
-			row(v.Event, v.Endpoint, v.Type, v.State, v.Attempt, lastAnswer(v.LastClass, v.LastStatus), next)
+			row(v.Event, v.Endpoint, v.Type, v.State, v.Attempt, lastAnswer(v.LastClass, v.LastStatus), next, shortReason(v))
 		}
 	})
+}
+
+// shortReason is why a delivery is in its state, where the last answer does not say it,
+// cut to what a table has room for.
+func shortReason(v deliveryView) string {
+	const most = 60
+	switch r := []rune(v.Reason); {
+	case len(r) == 0 || v.Reason == v.LastClass:
+		return "-"
+	case len(r) > most:
+		return string(r[:most-1]) + "…"
+	}
+	return v.Reason
+}
+
+// took is how long an attempt took. What is stored are whole milliseconds.
+func took(ms float64) string {
+	if ms < 1 {
+		return "<1 ms"
+	}
+	return fmt.Sprintf("%.0f ms", ms)
 }
 
 func lastAnswer(class string, status int) string {
@@ -213,7 +234,7 @@ func writeDelivery(w io.Writer, v deliveryView) {
 	table(w, "  ATTEMPT\tSTARTED\tTOOK\tANSWER\tADDRESS\tERROR", func(row func(...any)) {
 		for _, a := range v.Attempts {
 			row(fmt.Sprintf("  %d.%d", a.Generation, a.Attempt), a.StartedAt.Local().Format("2006-01-02 15:04:05.000"),
-				fmt.Sprintf("%.1f ms", a.DurationMS), lastAnswer(a.Class, a.Status), a.RemoteAddr, a.Error)
+				took(a.DurationMS), lastAnswer(a.Class, a.Status), a.RemoteAddr, a.Error)
 		}
 	})
 }

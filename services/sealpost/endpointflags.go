@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sealpost/sealpost/internal/deliver"
+	"github.com/sealpost/sealpost/internal/fanout"
 	"github.com/sealpost/sealpost/internal/secrets"
 	"github.com/sealpost/sealpost/internal/serve"
 	"github.com/sealpost/sealpost/internal/signing"
@@ -45,10 +46,10 @@ func (e *endpointFlags) add(cmd *cobra.Command) {
 	f.DurationVar(&e.timeout, "timeout", webhook.DefaultTimeout, "how long one attempt may take (1s to 60s)")
 	f.StringVar(&e.retry, "retry", webhook.PresetDefault, "retry policy: default, 41h, waits such as 0s,5s,5m, or exponential;…: see retry-plan --help")
 	f.StringVar(&e.queue, "queue", "auto", "own: a queue of its own, also of those kept in reserve; pool: shared queues; auto: its own while there are enough")
-	f.StringVar(&e.filter, "filter", "", "CEL expression over the event that says whether it is sent")
+	f.StringVar(&e.filter, "filter", "", "CEL expression over id, type, source, subject, time, headers and body that says whether an event is sent, such as 'body.amount > 1000'")
 	f.BoolVar(&e.recordFiltered, "record-filtered", false, "keep a delivery of what the filter says no to")
 	f.StringVar(&e.payload, "payload-mode", "", "wrapped, raw, thin or cloudevents (default raw for inbound events, else wrapped)")
-	f.StringVar(&e.ordering, "ordering", "", "for events with an ordering key: block, skip-after-dead or park-key (default none)")
+	f.StringVar(&e.ordering, "ordering", "", "send one delivery per ordering key at a time, in order, and after a dead one: block (the key waits), skip-after-dead (it goes on), park-key (what follows is held); \"\" for no order")
 	f.StringArrayVar(&e.headers, "header", nil, "a header to send, \"Name: value\"; may be repeated, \"\" removes all")
 	f.StringArrayVar(&e.legacy, "legacy-signature", nil, "a further signature header, such as \"X-Signature=sha256={hmac_sha256_hex:{body}}\"; may be repeated, \"\" removes all")
 	f.StringVar(&e.auth, "auth", "", "credentials for the endpoint as JSON, @FILE, or - for standard input, such as {\"kind\":\"bearer\",\"token\":\"…\"}; none removes them")
@@ -117,7 +118,7 @@ func (e *endpointFlags) apply(c *cli, ep *webhook.Endpoint, all bool) error {
 // settings does the part of apply that concerns [webhook.EndpointSettings].
 func (e *endpointFlags) settings(set func(string, func() error), ep *webhook.Endpoint) {
 	text := func(flag string, to *string, v string) { set(flag, func() error { *to = v; return nil }) }
-	text("filter", &ep.Filter, e.filter)
+	set("filter", func() error { ep.Filter = e.filter; return fanout.CheckFilter(e.filter) })
 	text("payload-mode", (*string)(&ep.PayloadMode), e.payload)
 	text("ordering", (*string)(&ep.Ordering), e.ordering)
 	text("owner", &ep.Owner, e.owner)

@@ -45,8 +45,21 @@ type endpointView struct {
 	Settings   webhook.EndpointSettings `json:"settings,omitzero"`
 	QueueError string                   `json:"queue_error,omitempty"`
 	CreatedAt  *time.Time               `json:"created_at,omitempty"`
-	Secret     string                   `json:"secret,omitempty"` // shown once, when made
-	Keys       []keyView                `json:"keys,omitempty"`
+	// Stopped are ordering keys that stand still behind a dead delivery, at most
+	// stoppedShown.
+	Stopped []stoppedView `json:"stopped_keys,omitempty"`
+	Secret  string        `json:"secret,omitempty"` // shown once, when made
+	Keys    []keyView     `json:"keys,omitempty"`
+}
+
+// stoppedShown is how many stopped ordering keys an endpoint is shown with.
+const stoppedShown = 100
+
+type stoppedView struct {
+	OrderingKey string    `json:"ordering_key"`
+	Parked      bool      `json:"parked"` // else blocked
+	Since       time.Time `json:"since"`
+	Event       string    `json:"event"` // whose delivery is dead
 }
 
 type keyView struct {
@@ -303,7 +316,7 @@ func (c *cli) endpointsList() *cobra.Command {
 
 func (c *cli) endpointsShow() *cobra.Command {
 	var tenant string
-	cmd := &cobra.Command{Use: "show ID", Short: "Show an endpoint and its keys", Args: exactArgs(1, "an endpoint's id"),
+	cmd := &cobra.Command{Use: "show ID", Short: "Show an endpoint, its keys, and the ordering keys that stand still", Args: exactArgs(1, "an endpoint's id"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			st, err := c.store(cmd.Context())
 			if err != nil {
@@ -322,28 +335,62 @@ func (c *cli) endpointsShow() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			stopped, err := st.StoppedKeys(cmd.Context(), tenant, args[0], stoppedShown)
+			if err != nil {
+				return err
+			}
 			v := viewEndpoint(ep)
 			v.Breaker = breakerOf(&health)
+			for _, k := range stopped {
+				v.Stopped = append(v.Stopped, stoppedView{k.OrderingKey, k.Parked, k.StoppedAt, k.Head.ID()})
+			}
 			for _, k := range keys {
 				v.Keys = append(v.Keys, keyView{k.ID, k.Kind, k.NotBefore, optional(k.NotAfter)})
 			}
-			return c.print(v, func(w io.Writer) {
-				fmt.Fprintf(w, "endpoint     %s (tenant %s)\nurl          %s\nevents       %s\nstate        %s %s\ncircuit      %s\nlimits       %g/s, %d at once, %gs per attempt\nretry        %s\nqueue        %s (ready: %v)\n",
-					v.ID, v.Tenant, v.URL, strings.Join(v.Events, ", "), v.State, v.StateReason, v.Breaker, v.RatePerSecond, v.MaxConcurrency, v.TimeoutSeconds, v.Retry, v.Queue, v.QueueReady)
-				if b, err := json.Marshal(v.Settings); err == nil && string(b) != "{}" {
-					fmt.Fprintf(w, "settings     %s\n", b)
-				}
-				for _, k := range v.Keys {
-					until := "without end"
-					if k.NotAfter != nil {
-						until = "until " + k.NotAfter.Format(time.RFC3339)
-					}
-					fmt.Fprintf(w, "key          %s (%s) from %s %s\n", k.ID, k.Kind, k.NotBefore.Format(time.RFC3339), until)
-				}
-			})
+			return c.print(v, v.text)
 		}}
 	cmd.Flags().StringVar(&tenant, "tenant", webhook.DefaultTenant, "the endpoint's tenant")
 	return cmd
+}
+
+// text shows an endpoint to people.
+func (v endpointView) text(w io.Writer) {
+	queue := "shared"
+	if v.Queue != "" {
+		queue = fmt.Sprintf("%s (ready: %v)", v.Queue, v.QueueReady)
+	}
+	for _, row := range [][2]string{
+		{"endpoint", fmt.Sprintf("%s (tenant %s)", v.ID, v.Tenant)},
+		{"url", v.URL},
+		{"events", strings.Join(v.Events, ", ")},
+		{"state", strings.TrimSpace(v.State + " " + v.StateReason)},
+		{"circuit", v.Breaker},
+		{"limits", fmt.Sprintf("%g/s, %d at once, %gs per attempt", v.RatePerSecond, v.MaxConcurrency, v.TimeoutSeconds)},
+		{"retry", v.Retry},
+		{"queue", queue},
+	} {
+		fmt.Fprintf(w, "%-12s %s\n", row[0], row[1])
+	}
+	var settings strings.Builder
+	enc := json.NewEncoder(&settings)
+	enc.SetEscapeHTML(false) // filters compare
+	if err := enc.Encode(v.Settings); err == nil && settings.String() != "{}\n" {
+		fmt.Fprintf(w, "%-12s %s", "settings", settings.String())
+	}
+	for _, k := range v.Stopped {
+		how := "blocked"
+		if k.Parked {
+			how = "parked"
+		}
+		fmt.Fprintf(w, "%-12s ordering key %q since %s behind dead %s\n", how, k.OrderingKey, k.Since.Format(time.RFC3339), k.Event)
+	}
+	for _, k := range v.Keys {
+		until := "without end"
+		if k.NotAfter != nil {
+			until = "until " + k.NotAfter.Format(time.RFC3339)
+		}
+		fmt.Fprintf(w, "%-12s %s (%s) from %s %s\n", "key", k.ID, k.Kind, k.NotBefore.Format(time.RFC3339), until)
+	}
 }
 
 func (c *cli) endpointsRemove() *cobra.Command {
@@ -435,7 +482,7 @@ func (c *cli) endpointsRotate() *cobra.Command {
 						fmt.Fprintf(w, "%-9s %s\n", row[0], row[1])
 					}
 				}
-				fmt.Fprintf(w, "Old and new keys of kind %s sign for %s.\n", res.Kind, overlap)
+				fmt.Fprintf(w, "It signs from now on, the older keys of kind %s, if any, for another %s.\n", res.Kind, overlap)
 			})
 		}}
 	cmd.Flags().StringVar(&tenant, "tenant", webhook.DefaultTenant, "the endpoint's tenant")

@@ -159,11 +159,67 @@ func (c *cli) endpointStates() []*cobra.Command {
 		to("resume", "Send to a paused endpoint again, what was held included; also closes an open circuit", webhook.EndpointActive),
 		to("disable", "Switch an endpoint off; its deliveries are held", webhook.EndpointDisabled),
 		to("enable", "Switch a disabled endpoint on again, what was held included", webhook.EndpointActive),
-		c.stateCommand("release", "Send everything that is held for an active endpoint", nil,
-			func(ctx context.Context, st *store.Store, tenant, id string) (store.EndpointChange, error) {
-				return st.Release(ctx, tenant, id, actor())
-			}),
+		c.endpointsRelease(),
 	}
+}
+
+// endpointsRelease lets go what is held, or a stopped ordering key.
+func (c *cli) endpointsRelease() *cobra.Command {
+	var key string
+	cmd := c.stateCommand("release", "Send everything that is held for an active endpoint, or what an ordering key holds up",
+		func(cmd *cobra.Command) {
+			cmd.Flags().StringVar(&key, "key", "", "step over the dead delivery behind which this ordering key stands still, and nothing else")
+		},
+		func(ctx context.Context, st *store.Store, tenant, id string) (store.EndpointChange, error) {
+			return st.Release(ctx, tenant, id, actor())
+		})
+	cmd.Long = `Sends everything that is held for an active endpoint, also what its filter could not judge.
+Parked ordering keys stay: each is let go with --key. 'endpoints show' lists those that
+stand still. The dead delivery is stepped over, and stays dead.`
+	all := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if !cmd.Flags().Changed("key") {
+			return all(cmd, args)
+		}
+		tenant, err := cmd.Flags().GetString("tenant")
+		if err != nil {
+			return err
+		}
+		return c.releaseKey(cmd.Context(), tenant, args[0], key)
+	}
+	return cmd
+}
+
+// releaseKey steps over the dead head of an ordering key.
+func (c *cli) releaseKey(ctx context.Context, tenant, endpoint, key string) error {
+	st, queue, end, err := c.both(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	task, err := st.ReleaseKey(ctx, tenant, endpoint, key, actor())
+	if err != nil {
+		return err
+	}
+	res := struct {
+		Endpoint    string `json:"endpoint"`
+		Tenant      string `json:"tenant"`
+		OrderingKey string `json:"ordering_key"`
+		Next        string `json:"next_event,omitempty"`
+	}{Endpoint: endpoint, Tenant: tenant, OrderingKey: key}
+	if task != nil {
+		if err := queue.Schedule(ctx, *task); err != nil {
+			return fmt.Errorf("the change is stored; the next delivery has no task yet, run this again: %w", err)
+		}
+		res.Next = task.Key.Event.ID()
+	}
+	return c.print(res, func(w io.Writer) {
+		if res.Next == "" {
+			fmt.Fprintf(w, "ordering key %q goes on; nothing waits\n", key)
+			return
+		}
+		fmt.Fprintf(w, "ordering key %q goes on with %s\n", key, res.Next)
+	})
 }
 
 // testWait is how much longer than the endpoint's timeout a test waits for its attempt.
@@ -265,7 +321,7 @@ func (v testView) text(w io.Writer) {
 	if v.Attempt.Status == 0 {
 		said = v.Attempt.Class
 	}
-	fmt.Fprintln(w, strings.TrimSpace(fmt.Sprintf("%s in %.0f ms %s", said, v.Attempt.DurationMS, v.Attempt.Error)))
+	fmt.Fprintln(w, strings.TrimSpace(fmt.Sprintf("%s in %s %s", said, took(v.Attempt.DurationMS), v.Attempt.Error)))
 }
 
 func (c *cli) queuesCommand() *cobra.Command {

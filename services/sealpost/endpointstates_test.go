@@ -55,7 +55,7 @@ func TestEndpointSettings(t *testing.T) {
 	}
 	for _, bad := range [][]string{
 		{"--header", "Host: x"}, {"--header", "nothing"}, {"--legacy-signature", "X-S={{"}, {"--auth", "{}"}, {"--auth", `{"kind":"bearer","token":"t","x":1}`},
-		{"--payload-mode", "yaml"}, {"--ordering", "fifo"}, {"--owner", "nobody"}, {"--queue", "mine"}, {"--metadata", "plan"}, {"--cool-down", "1ms"}, {"--url", "ftp://x"}, {"--url", ""}, {"--events", ""},
+		{"--payload-mode", "yaml"}, {"--ordering", "fifo"}, {"--filter", "body.amount >"}, {"--filter", "amount > 1"}, {"--filter", "body.amount + 1"}, {"--owner", "nobody"}, {"--queue", "mine"}, {"--metadata", "plan"}, {"--cool-down", "1ms"}, {"--url", "ftp://x"}, {"--url", ""}, {"--events", ""},
 	} {
 		if r := command(t, append([]string{"endpoints", "update", "settings"}, bad...)...); r.code != exitUsage {
 			t.Errorf("%q: exit %d, %s", bad, r.code, r.err)
@@ -114,6 +114,57 @@ func TestEndpointStates(t *testing.T) {
 	state(second, "delivered")
 	if n := calls.Load(); n != 3 {
 		t.Errorf("%d calls", n)
+	}
+}
+
+// A dead delivery stops its ordering key, which shows, until the key is released.
+func TestOrderingKeyIsReleased(t *testing.T) {
+	t.Parallel()
+	var calls atomic.Int64
+	hook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if calls.Add(1) == 1 {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+	}))
+	t.Cleanup(hook.Close)
+	into[endpointView](t, command(t, "endpoints", "add", "--id", "ordered", "--url", hook.URL, "--events", "ordered.*", "--ordering", "block", "--retry", "0s", "--json"))
+	event := func(at string) string {
+		return into[struct{ Event string }](t, command(t, "publish", "--type", "ordered.x", "--ordering-key", "k/1", "--time", at, "--json")).Event
+	}
+	state := func(key, want string) {
+		t.Helper()
+		wait(t, want, func() bool {
+			r := command(t, "deliveries", "list", "--event", key, "--state", want, "--json")
+			return r.code == 0 && len(into[[]deliveryView](t, r)) == 1
+		})
+	}
+	first := event("2026-03-01T12:00:00Z")
+	state(first, "dead")
+	second := event("2026-03-01T12:00:01Z")
+	state(second, "waiting")
+	show := into[endpointView](t, command(t, "endpoints", "show", "ordered", "--json"))
+	if len(show.Stopped) != 1 || show.Stopped[0].OrderingKey != "k/1" || show.Stopped[0].Parked || show.Stopped[0].Event != first {
+		t.Errorf("%+v", show.Stopped)
+	}
+	if r := command(t, "endpoints", "show", "ordered"); !strings.Contains(r.out, `blocked      ordering key "k/1" since `) {
+		t.Errorf("%s", r.out)
+	}
+	if r := command(t, "endpoints", "release", "ordered", "--key", "k/2"); r.code != exitFailed || !strings.Contains(r.err, "not found") {
+		t.Errorf("another key: exit %d, %s", r.code, r.err)
+	}
+	if r := command(t, "endpoints", "release", "ordered", "--key", "k/1"); r.code != exitDone || !strings.Contains(r.out, second) {
+		t.Errorf("exit %d, %s%s", r.code, r.out, r.err)
+	}
+	state(second, "delivered")
+	state(first, "dead")
+	if r := command(t, "endpoints", "release", "ordered", "--key", "k/1"); r.code != exitDone || !strings.Contains(r.out, "nothing waits") {
+		t.Errorf("again: exit %d, %s%s", r.code, r.out, r.err)
+	}
+	if r := command(t, "endpoints", "show", "ordered"); strings.Contains(r.out, "blocked") {
+		t.Errorf("%s", r.out)
+	}
+	if r := command(t, "publish", "--type", "ordered.x", "--time", "noon"); r.code != exitUsage || !strings.Contains(r.err, "--time") {
+		t.Errorf("a wrong time: exit %d, %s", r.code, r.err)
 	}
 }
 

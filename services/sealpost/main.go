@@ -57,7 +57,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, in io.R
 	root.SetIn(in)
 	root.SetOut(out)
 	root.SetErr(errOut)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	var usage usageError
 	switch {
 	case err == nil:
@@ -65,7 +65,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, in io.R
 	case errors.Is(err, errNo):
 		return exitFailed
 	case errors.As(err, &usage), errors.Is(err, store.ErrInvalid), errors.Is(err, store.ErrTooLarge), bus.Permanent(err):
-		fmt.Fprintf(errOut, "sealpost: %v\nSee 'sealpost --help'.\n", err)
+		fmt.Fprintf(errOut, "sealpost: %v\nSee '%s --help'.\n", err, cmd.CommandPath())
 		return exitUsage
 	}
 	text := err.Error()

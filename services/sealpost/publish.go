@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
@@ -16,7 +17,7 @@ import (
 
 func (c *cli) publishCommand() *cobra.Command {
 	var m bus.EventMessage
-	var data string
+	var data, at string
 	cmd := &cobra.Command{
 		Use:   "publish --type TYPE [--data @FILE|-|TEXT]",
 		Short: "Publish one event",
@@ -25,7 +26,14 @@ func (c *cli) publishCommand() *cobra.Command {
 tenant again is a duplicate: it is counted and not delivered twice.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := errors.Join(wrap("--type", webhook.ValidType(m.Type)), wrap("--tenant", webhook.ValidName(m.Tenant))); err != nil {
+			if m.Type == "" {
+				return usageError{errors.New("--type is needed")}
+			}
+			var err error
+			if at != "" {
+				m.Time, err = time.Parse(time.RFC3339, at)
+			}
+			if err := errors.Join(wrap("--type", webhook.ValidType(m.Type)), wrap("--tenant", webhook.ValidName(m.Tenant)), wrap("--time", err)); err != nil {
 				return usageError{err}
 			}
 			body, err := c.readData(data)
@@ -66,7 +74,8 @@ tenant again is a duplicate: it is counted and not delivered twice.`,
 	f.StringVar(&m.ID, "id", "", "event id, the key of de-duplication (default a new UUIDv7)")
 	f.StringVar(&m.Source, "source", "", "CloudEvents source within your systems")
 	f.StringVar(&m.Subject, "subject", "", "CloudEvents subject")
-	f.StringVar(&m.OrderingKey, "ordering-key", "", "ordering key")
+	f.StringVar(&m.OrderingKey, "ordering-key", "", "what the event's order counts for, such as an invoice's number, at endpoints with --ordering")
+	f.StringVar(&at, "time", "", "when it happened, RFC 3339: its place among the events of its ordering key (default none: as it arrives)")
 	f.StringVar(&m.ContentType, "content-type", "application/json", "content type of the data")
 	f.StringVar(&data, "data", "{}", "payload: text, @FILE, or - for standard input")
 	return cmd

@@ -26,7 +26,7 @@ func (c *cli) triggerCommand() *cobra.Command {
 	var scheme, source, target, key string
 	var sample provider.Sample
 	cmd := &cobra.Command{
-		Use:   "trigger --scheme SCHEME --source SOURCE",
+		Use:   "trigger --scheme SCHEME [--source SOURCE]",
 		Short: "Post a correctly signed sample event to a source, as its provider would",
 		Long: `Makes a sample event of the scheme, signs it as the provider does, posts it to the
 source, and prints what the receiver answered.
@@ -43,10 +43,10 @@ Exit code 1 if the receiver did not answer 2xx.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx := cmd.Context()
 			var errs []error
-			switch {
-			case scheme == "":
-				return usageError{fmt.Errorf("--scheme is needed, one of %s", strings.Join(schemeNames(), ", "))}
-			case !slices.Contains(schemeNames(), scheme):
+			if scheme == "" {
+				return usageError{errors.New("--scheme is needed: one of " + strings.Join(schemeNames(), ", "))}
+			}
+			if !slices.Contains(schemeNames(), scheme) {
 				errs = append(errs, fmt.Errorf("--scheme %q is unknown; known are %s", scheme, strings.Join(schemeNames(), ", ")))
 			}
 			if source == "" {
