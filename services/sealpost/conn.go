@@ -17,7 +17,6 @@ const environmentHelp = `  GOOGLE_CLOUD_PROJECT   the project
   SPANNER_DATABASE       projects/P/instances/I/databases/D
   LOCATION               region of the queues (default us-central1)
   DISPATCHER_URL         base URL of the dispatcher, where tasks are posted
-  RECEIVER_URL           base URL of the receiver, which trigger posts to
   INVOKER                service account whose identity tasks carry
   POOL_QUEUES            shared queues, comma-separated
   MAX_QUEUES             queues that the region may have in all (default 1000)
