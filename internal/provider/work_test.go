@@ -3,7 +3,6 @@ package provider
 import (
 	"fmt"
 	"net/http"
-	"runtime"
 	"strings"
 	"testing"
 )
@@ -117,34 +116,18 @@ func TestWorkOnHeadersIsBounded(t *testing.T) {
 	}
 }
 
-// So is what a request allocates, all of it counted, also what could be collected
-// meanwhile: at most a few times its own size.
-func TestMemoryIsLinear(t *testing.T) {
-	const small, factor, each, constant = 16 << 10, 4, 10, 128 << 10
-	for _, name := range names() {
-		k := kitOf(t, name)
-		for _, b := range hostile {
-			spent := func(n int) uint64 {
-				body := []byte(b.body(n))
-				r := k.sign(t, Sample{ID: "e1"}, noon)
-				if signed, err := Sign(name, k.o, k.keys.Signing, Sample{ID: "e1", Body: body}, noon); err == nil {
-					r = signed
-				}
-				r.Body = body
-				least := ^uint64(0)
-				for range 2 { // the rest of the process may allocate as well
-					var before, after runtime.MemStats
-					runtime.ReadMemStats(&before)
-					_, _ = k.verify(r, noon)
-					runtime.ReadMemStats(&after)
-					least = min(least, after.TotalAlloc-before.TotalAlloc)
-				}
-				return least
-			}
-			few, many := spent(small), spent(factor*small)
-			if many > 5*few+constant || many > each*factor*small+constant {
-				t.Errorf("%s, %s: %d bytes for %d, and %d for %d times the size", name, b.name, few, small, many, factor)
-			}
+// Nor does what is only looked at cost memory: keys and fields by the thousand, of
+// which a sender needs no signature to send them.
+func TestLookingAllocatesNothing(t *testing.T) {
+	keys := []byte("{" + strings.Repeat(`"\u0069d":1,`, 5000) + `"x":1}`)
+	form := []byte(strings.Repeat("payloaf=1&", 5000))
+	for name, look := range map[string]func(){
+		"escaped keys": func() { pick(keys, path{"id"}, path{"type"}) },
+		"signed keys":  func() { pickSigned(keys, path{"id"}, path{"type"}) },
+		"fields":       func() { formValue(form, "payload") },
+	} {
+		if n := testing.AllocsPerRun(10, look); n > 20 {
+			t.Errorf("%s: %.0f allocations", name, n)
 		}
 	}
 }
