@@ -2,7 +2,6 @@ package fanout
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -41,10 +40,7 @@ func CheckFilter(filter string) error {
 		return nil
 	}
 	_, err := expr.Compile(filter, expr.Bool)
-	if err != nil {
-		return fmt.Errorf("filter: %w", err)
-	}
-	return nil
+	return err // whose filter it is, the caller knows
 }
 
 // Match says whether the endpoint's filter lets the event through. An error means

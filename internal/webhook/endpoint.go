@@ -123,7 +123,7 @@ type EndpointSettings struct {
 	Owner    string            `json:"owner,omitempty"`
 	Metadata map[string]string `json:"metadata,omitempty"`
 	// APIVersion pins the format of the publisher's payloads for this endpoint; it is
-	// sent as X-Sealpost-Api-Version and may be used in filters.
+	// sent as X-Sealpost-Api-Version.
 	APIVersion string `json:"api_version,omitempty"`
 	// Queueing says what kind of queue carries the endpoint's tasks.
 	Queueing Queueing `json:"queueing,omitempty"`

@@ -317,11 +317,15 @@ func (v testView) text(w io.Writer) {
 			fmt.Fprintf(w, "<\n%s\n", r.Body)
 		}
 	}
-	said := fmt.Sprintf("answered %d", v.Attempt.Status)
+	said := fmt.Sprintf("answered %d in", v.Attempt.Status)
 	if v.Attempt.Status == 0 {
-		said = v.Attempt.Class
+		said = fmt.Sprintf("no answer (%s) after", v.Attempt.Class)
 	}
-	fmt.Fprintln(w, strings.TrimSpace(fmt.Sprintf("%s in %s %s", said, took(v.Attempt.DurationMS), v.Attempt.Error)))
+	said += " " + took(v.Attempt.DurationMS)
+	if v.Attempt.Error != "" {
+		said += ": " + v.Attempt.Error
+	}
+	fmt.Fprintln(w, said)
 }
 
 func (c *cli) queuesCommand() *cobra.Command {
